@@ -1,0 +1,1 @@
+"""Executors of a graph, the bundle that holds a compiled one, and the session that drives either."""

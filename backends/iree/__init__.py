@@ -1,0 +1,1 @@
+"""Makes the module legal for IREE, links the kernels, compiles and runs it."""

@@ -1,0 +1,1 @@
+"""What comes in: the GGUF container, the archdef language, the tokenizer."""
