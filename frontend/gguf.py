@@ -1,0 +1,454 @@
+"""The GGUF container: a bounded reader over the memory-mapped file.
+
+Layout (ggml's gguf.h): "GGUF", u32 version, u64 tensor count, u64 key count, the keys, the tensor table, padding to the
+alignment, the data. Everything is little-endian. No number of the file is used before it was compared with the file's
+real size, so that a hostile header costs neither time nor memory.
+"""
+
+import hashlib
+import mmap
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import islice, pairwise
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+
+from .errors import InputError, UnsupportedError
+from .ggml_types import GgmlType, storable_by_id
+
+MetadataValue: TypeAlias = "int | float | bool | str | np.ndarray | tuple[MetadataValue, ...]"
+T = TypeVar("T", int, float, bool, str, np.ndarray, tuple)
+
+DEFAULT_ALIGNMENT = 32
+_ALIGNMENTS = tuple(1 << n for n in range(3, 31))
+_VERSIONS = (2, 3)
+_MAX_DIMS = 4
+# Limits far above any real model, so that even a large file full of nonsense is refused soon.
+_MAX_ITEMS = 1 << 22
+_MAX_STRING_BYTES = 1 << 26
+_MAX_ARRAY_DEPTH = 4
+
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_SCALARS = {
+    0: np.dtype("<u1"),
+    1: np.dtype("<i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    7: np.dtype("?"),
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
+}
+_STRING, _ARRAY = 8, 9
+# The fewest bytes that an item can take: a count that needs more than the rest of the file is a lie.
+_LEAST_KEY, _LEAST_TENSOR, _LEAST_STRING, _LEAST_ARRAY = 8 + 1 + 4 + 1, 8 + 1 + 4 + 4 + 8, 8, 4 + 8
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One row of the tensor table."""
+
+    name: str
+    type: GgmlType
+    shape: tuple[int, ...]
+    """In numpy's order: (rows, columns), the contiguous axis last."""
+    offset: int
+    """First byte, counted from the start of the file."""
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile:
+    """A GGUF file, mapped: its metadata and tensor table are in memory, its tensor data is not touched.
+
+    Strings are UTF-8; bytes that are not are kept as lone surrogates (`surrogateescape`), so nothing is lost and two
+    names never become one. Names come from a stranger: print them through `quoted`, never use them as a path.
+    """
+
+    path: Path
+    size: int
+    version: int
+    alignment: int
+    data_offset: int
+    """Where the header, padded, ends and the data begins."""
+    metadata: Mapping[str, MetadataValue] = field(repr=False)
+    """Numbers and strings as Python's, numeric arrays as numpy's, arrays of strings (or of arrays) as tuples."""
+    tensors: Mapping[str, TensorInfo] = field(repr=False)
+    """In the file's order."""
+    _mapping: mmap.mmap = field(repr=False)
+
+    def tensor_bytes(self, name: str) -> np.ndarray:
+        """The tensor's blocks as uint8 (nbytes,), read-only, a view of the mapping: nothing is copied.
+
+        Raises InputError naming the nearest tensors when there is none of that name.
+        """
+        if name not in self.tensors:
+            raise InputError(f"{_shown(self.path)}: there is no tensor {quoted(name)}{_near(name, self.tensors)}")
+        info = self.tensors[name]
+        return np.frombuffer(self._mapping, np.uint8, info.nbytes, info.offset)
+
+    def header_sha256(self) -> str:
+        """The sha256, in hex, of everything before the data: it identifies metadata, names, shapes and places."""
+        with memoryview(self._mapping) as whole, whole[: self.data_offset] as header:
+            return hashlib.sha256(header).hexdigest()
+
+    def metadata_value(self, key: str, kind: type[T]) -> T:
+        """The value of `key`, which must be an int, float, bool, str, np.ndarray (numbers) or tuple (strings).
+
+        An integer also serves where a float is wanted. Raises InputError for an absent key or another kind.
+        """
+        if key not in self.metadata:
+            raise InputError(f"{_shown(self.path)}: the key {quoted(key)} is missing{_near(key, self.metadata)}")
+        value = self.metadata[key]
+        if kind is float and type(value) is int:
+            value = float(value)
+        # Python's True is an int, a file's is not.
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        raise InputError(f"{_shown(self.path)}: key {quoted(key)} is {_described(value)}, but should be {_KINDS[kind]}")
+
+    def close(self) -> None:
+        """Let go of the mapping; with views still in use it lasts until the last of them and this object are gone."""
+        with suppress(BufferError):
+            self._mapping.close()
+
+    def __enter__(self) -> "GgufFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def quoted(name: str, limit: int = 80) -> str:
+    """A name from a file, made safe to print: quoted, control characters escaped, a very long one shortened."""
+    return repr(name) if len(name) <= limit else f"{name[:limit]!r}... ({len(name)} characters)"
+
+
+def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
+    """Map the GGUF file at `path` and read its header; the data's place is checked, the data itself is not read.
+
+    Raises InputError for what is no file, no GGUF or a damaged one, UnsupportedError for another version, byte order
+    or tensor type.
+    """
+    path = Path(path)
+    mapping = _map(path)
+    try:
+        return _read(path, mapping)
+    except BaseException:
+        # Arrays of a half-read header may still point into the mapping; it then goes with them.
+        with suppress(BufferError):
+            mapping.close()
+        raise
+
+
+def _map(path: Path) -> mmap.mmap:
+    """The file, mapped read-only, once it is known to be a regular file that is not empty."""
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            inside = _nearest(".gguf", (p.name for p in _listing(path) if p.suffix == ".gguf"), cutoff=0.0)
+            raise InputError(f"{_shown(path)}: is a directory, not a GGUF file{inside}")
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{_shown(path)}: is a device or pipe, not a GGUF file")
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise InputError(f"{_shown(path)}: is empty (0 bytes), not a GGUF file; download it again")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        folder = path.parent
+        if folder.is_dir():
+            raise InputError(
+                f"{_shown(path)}: no such file{_near(path.name, (p.name for p in _listing(folder)))}"
+            ) from None
+        raise InputError(f"{_shown(path)}: no such file, nor the directory {_shown(folder)}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{_shown(path)}: can't be read: {reason}") from None
+
+
+def _read(path: Path, mapping: mmap.mmap) -> GgufFile:
+    size = len(mapping)
+    magic = mapping[:4]
+    if magic != b"GGUF":
+        raise InputError(f"{_shown(path)}: not a GGUF file{_looks_like(mapping[:512])}")
+    cursor = _Cursor(path, mapping, position=4)
+    version = cursor.u32("the version")
+    if version & 0xFFFF == 0 and version:
+        raise UnsupportedError(
+            f"{_shown(path)}: big-endian GGUF (version {int.from_bytes(version.to_bytes(4, 'little'))}); "
+            "convert it to little-endian, for example with gguf-convert-endian"
+        )
+    if version not in _VERSIONS:
+        raise UnsupportedError(
+            f"{_shown(path)}: GGUF version {version}, but versions 2 and 3 are read; convert the model again"
+        )
+    tensor_count, key_count = cursor.u64("the tensor count"), cursor.u64("the key count")
+    cursor.expect(key_count, _LEAST_KEY, "the key count")
+    cursor.expect(tensor_count, _LEAST_TENSOR, "the tensor count", extra=key_count * _LEAST_KEY)
+    metadata = _read_metadata(cursor, key_count)
+    alignment = _alignment(path, metadata)
+    table = [_read_tensor(cursor, number) for number in range(tensor_count)]
+    # A file without tensors (a vocabulary) need not be padded.
+    data_offset = _aligned(cursor.position, alignment) if table else cursor.position
+    tensors: dict[str, TensorInfo] = {}
+    for info in table:
+        if info.name in tensors:
+            raise InputError(f"{_shown(path)}: tensor {quoted(info.name)} is in the table twice")
+        tensors[info.name] = TensorInfo(info.name, info.type, info.shape, data_offset + info.offset, info.nbytes)
+    _check_places(path, tensors.values(), data_offset, alignment, size)
+    owned = {key: _owned(value) for key, value in metadata.items()}
+    return GgufFile(
+        path, size, version, alignment, data_offset, MappingProxyType(owned), MappingProxyType(tensors), mapping
+    )
+
+
+class _Cursor:
+    """A place in the header that moves forward; every step is checked against the file's size before it is taken."""
+
+    def __init__(self, path: Path, mapping: mmap.mmap, position: int) -> None:
+        self.path = path
+        self.mapping = mapping
+        self.size = len(mapping)
+        self.position = position
+        self.items = 0
+
+    def fail(self, message: str) -> NoReturn:
+        raise InputError(f"{_shown(self.path)}: {message}")
+
+    def take(self, count: int, what: str) -> int:
+        """Step over `count` bytes; returns where they begin."""
+        begin = self.position
+        if count > self.size - begin:
+            self.fail(
+                f"the header is cut off or damaged: {what} needs {count} bytes at {begin}, "
+                f"but the file ends at {self.size}"
+            )
+        self.position = begin + count
+        return begin
+
+    def expect(self, count: int, least_bytes: int, what: str, extra: int = 0) -> None:
+        """Refuse a count of items, each of at least `least_bytes`, that the rest of the file can't hold."""
+        left = self.size - self.position - extra
+        if count * least_bytes > left:
+            self.fail(f"{what} is {count}, but the rest of the file ({max(left, 0)} bytes) can't hold that many")
+        self.items += count
+        if self.items > _MAX_ITEMS:
+            self.fail(f"{what} is {count}, which makes more than {_MAX_ITEMS} items in the header")
+
+    def u32(self, what: str) -> int:
+        return _U32.unpack_from(self.mapping, self.take(4, what))[0]
+
+    def u64(self, what: str) -> int:
+        return _U64.unpack_from(self.mapping, self.take(8, what))[0]
+
+    def string(self, what: str) -> str:
+        length = self.u64(f"the length of {what}")
+        if length > _MAX_STRING_BYTES:
+            self.fail(f"{what} has a length of {length} bytes, the most is {_MAX_STRING_BYTES}")
+        begin = self.take(length, what)
+        return self.mapping[begin : begin + length].decode("utf-8", "surrogateescape")
+
+    def strings(self, count: int, what: str) -> tuple[str, ...]:
+        """As `string`, many times; written out because a vocabulary has hundreds of thousands."""
+        mapping, size, length_at, position = self.mapping, self.size, _U64.unpack_from, self.position
+        found: list[str] = []
+        for number in range(count):
+            begin = position + 8
+            if begin > size:
+                self.position = position
+                self.take(8, f"the length of string {number} in {what}")
+            (length,) = length_at(mapping, position)
+            position = begin + length
+            if position > size:
+                self.position = begin
+                self.take(length, f"string {number} in {what}")
+            found.append(mapping[begin:position].decode("utf-8", "surrogateescape"))
+        self.position = position
+        return tuple(found)
+
+
+def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetadataValue]:
+    metadata: dict[str, MetadataValue] = {}
+    for number in range(count):
+        key = cursor.string(f"the name of key {number}")
+        if not key:
+            cursor.fail(f"the name of key {number} is empty")
+        if key in metadata:
+            cursor.fail(f"key {quoted(key)} is there twice")
+        value_type = cursor.u32(f"the type of key {quoted(key)}")
+        metadata[key] = _read_value(cursor, value_type, f"key {quoted(key)}", depth=0)
+    return metadata
+
+
+def _read_value(cursor: _Cursor, value_type: int, what: str, depth: int) -> MetadataValue:
+    if value_type in _SCALARS:
+        dtype = _SCALARS[value_type]
+        return np.frombuffer(cursor.mapping, dtype, 1, cursor.take(dtype.itemsize, what))[0].item()
+    if value_type == _STRING:
+        return cursor.string(what)
+    if value_type != _ARRAY:
+        cursor.fail(f"{what} has the value type {value_type}, but the types are 0 to {max(_SCALARS)}")
+    if depth == _MAX_ARRAY_DEPTH:
+        cursor.fail(f"{what} nests arrays more than {_MAX_ARRAY_DEPTH} deep")
+    element_type = cursor.u32(f"the element type of {what}")
+    count = cursor.u64(f"the length of {what}")
+    if element_type in _SCALARS:
+        dtype = _SCALARS[element_type]
+        return np.frombuffer(cursor.mapping, dtype, count, cursor.take(count * dtype.itemsize, what))
+    if element_type == _STRING:
+        cursor.expect(count, _LEAST_STRING, f"the length of {what}")
+        return cursor.strings(count, what)
+    cursor.expect(count, _LEAST_ARRAY, f"the length of {what}")
+    return tuple(_read_value(cursor, element_type, what, depth + 1) for _ in range(count))
+
+
+def _owned(value: MetadataValue) -> MetadataValue:
+    """The value apart from the mapping. Copied only here, once the header is known to be sound."""
+    if isinstance(value, tuple):
+        return value if value and isinstance(value[0], str) else tuple(_owned(element) for element in value)
+    if not isinstance(value, np.ndarray):
+        return value
+    # Any byte but 0 is true; numpy's own bool must be 0 or 1.
+    array = value.view(np.uint8) != 0 if value.dtype == np.bool_ else value.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _alignment(path: Path, metadata: Mapping[str, MetadataValue]) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if type(alignment) is int and alignment in _ALIGNMENTS:
+        return alignment
+    raise InputError(
+        f"{_shown(path)}: key 'general.alignment' is {_described(alignment)}, "
+        f"but should be a power of two from {_ALIGNMENTS[0]} to {_ALIGNMENTS[-1]}"
+    )
+
+
+def _read_tensor(cursor: _Cursor, number: int) -> TensorInfo:
+    """The next row of the tensor table, its offset still counted from the data's start."""
+    name = cursor.string(f"the name of tensor {number}")
+    if not name:
+        cursor.fail(f"the name of tensor {number} is empty")
+    what = f"tensor {quoted(name)}"
+    dims = cursor.u32(f"the number of dimensions of {what}")
+    if dims > _MAX_DIMS:
+        cursor.fail(f"{what} has {dims} dimensions, the most is {_MAX_DIMS}")
+    shape = tuple(reversed([cursor.u64(f"the shape of {what}") for _ in range(dims)]))
+    if 0 in shape:
+        cursor.fail(f"{what} has the shape {shape}, but no dimension may be 0")
+    type_id = cursor.u32(f"the type of {what}")
+    try:
+        ggml_type = storable_by_id(type_id)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{_shown(cursor.path)}: {what}: {error}") from None
+    row = shape[-1] if shape else 1
+    if row % ggml_type.block_elements:
+        cursor.fail(
+            f"{what} of type {ggml_type.name} has rows of {row} elements, "
+            f"but they should be a multiple of its block of {ggml_type.block_elements}"
+        )
+    offset = cursor.u64(f"the offset of {what}")
+    return TensorInfo(name, ggml_type, shape, offset, ggml_type.nbytes(prod(shape)))
+
+
+def _check_places(path: Path, tensors: Iterable[TensorInfo], data_offset: int, alignment: int, size: int) -> None:
+    """Every tensor aligned, inside the file and apart from the others."""
+    by_place = sorted(tensors, key=lambda info: info.offset)
+    for info in by_place:
+        what = f"{_shown(path)}: tensor {quoted(info.name)}"
+        if info.offset % alignment:
+            raise InputError(
+                f"{what} is misaligned: its offset {info.offset - data_offset} should be a multiple of {alignment}"
+            )
+        if info.offset + info.nbytes > size:
+            raise InputError(
+                f"{what}: data past end of file: it ends at {info.offset + info.nbytes}, "
+                f"but the file at {size}; the download or copy is incomplete"
+            )
+    for before, info in pairwise(by_place):
+        if before.offset + before.nbytes > info.offset:
+            raise InputError(
+                f"{_shown(path)}: tensors {quoted(before.name)} and {quoted(info.name)} overlap: "
+                f"the first ends at {before.offset + before.nbytes}, the second begins at {info.offset}"
+            )
+
+
+def _aligned(position: int, alignment: int) -> int:
+    return (position + alignment - 1) // alignment * alignment
+
+
+# What people point a GGUF reader at instead, and how its first bytes tell.
+_LOOKS: tuple[tuple[Callable[[bytes], object], str], ...] = (
+    (lambda b: b.startswith(b"version https://git-lfs"), "a git-lfs pointer; fetch the file itself with git lfs pull"),
+    (lambda b: re.match(rb"\s*<(!doctype|html|head|\?xml)", b, re.I), "an HTML page; the download gave a web page"),
+    (lambda b: re.match(rb"(lmgg|fmgg|tjgg|algg)", b), "an old GGML file (before GGUF); convert the model to GGUF"),
+    (lambda b: b.startswith(b"FUGG"), "a GGUF file with its bytes in reversed order"),
+    (lambda b: len(b) > 8 and b[8:9] == b"{" and not any(b[6:8]), "a safetensors file; convert the model to GGUF"),
+    (lambda b: b.startswith(b"PK\3\4"), "a zip archive or PyTorch checkpoint; unpack or convert it to GGUF"),
+    (lambda b: re.match(rb"\x80[\x02-\x05]", b), "a Python pickle (PyTorch checkpoint); convert the model to GGUF"),
+    (lambda b: b.startswith(b"\x1f\x8b"), "a gzip archive; unpack it"),
+    (lambda b: b.startswith(b"\x28\xb5\x2f\xfd"), "a zstd archive; unpack it"),
+    (lambda b: re.match(rb"\s*[{\[]", b), "a JSON text"),
+    (lambda b: not any(b), "an unfinished download (nothing but zero bytes at the start)"),
+)
+
+
+def _looks_like(head: bytes) -> str:
+    look = next((text for test, text in _LOOKS if test(head)), f"nothing known: it begins with {head[:4]!r}")
+    return f"; it looks like {look}"
+
+
+_KINDS: Mapping[Any, str] = MappingProxyType(
+    {
+        int: "an integer",
+        float: "a float",
+        bool: "a bool",
+        str: "a string",
+        np.ndarray: "an array of numbers",
+        tuple: "an array of strings",
+    }
+)
+
+
+def _described(value: MetadataValue) -> str:
+    """The value for a message: its kind, and the value itself where that is short."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.size} numbers ({value.dtype.name})"
+    if isinstance(value, tuple):
+        return f"an array of {len(value)} {'strings' if all(isinstance(v, str) for v in value) else 'arrays'}"
+    return f"{_KINDS[type(value)]} ({quoted(value, 40) if isinstance(value, str) else value})"
+
+
+def _shown(path: Path) -> str:
+    """The path for a message: as it is when every character can be seen, else quoted."""
+    return str(path) if str(path).isprintable() else repr(str(path))
+
+
+def _listing(folder: Path) -> list[Path]:
+    """Some of the folder's entries; enough to find what was meant."""
+    with suppress(OSError):
+        return list(islice(folder.iterdir(), 2000))
+    return []
+
+
+def _near(name: str, candidates: Iterable[str]) -> str:
+    return _nearest(name, candidates, cutoff=0.6)
+
+
+def _nearest(name: str, candidates: Iterable[str], cutoff: float) -> str:
+    # A very long name would make the comparison slow, and is nobody's typing error.
+    near = get_close_matches(name, [c for c in islice(candidates, 2000) if len(c) < 200], n=3, cutoff=cutoff)
+    return f"; near: {', '.join(quoted(c) for c in near)}" if near and len(name) < 200 else ""
