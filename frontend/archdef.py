@@ -1,0 +1,599 @@
+"""The archdef language: an architecture as a flat text file, parsed into `ArchDef`.
+
+The grammar is in `archdefs/README.md`. A definition names steps over the tensors of a GGUF; it has no conditionals,
+loops, calls or input and output, so parsing and using a stranger's file runs none of their code.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from .errors import InputError
+from .operations import FUNCTIONS, OPERATIONS, Signature
+
+MAX_BYTES = 256 * 1024
+MAX_LINE = 500
+MAX_NAME = 96
+MAX_DEPTH = 24
+
+# ---------------------------------------------------------------------------------------------- syntax tree
+
+
+@dataclass(frozen=True)
+class Number:
+    """A literal."""
+
+    value: float | int
+
+
+@dataclass(frozen=True)
+class Text:
+    """A quoted word, to be compared with a text of the file by `when ... is`."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Name:
+    """A parameter, or a name that the layer's kind gives."""
+
+    name: str
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator (`+ - * /`, unary `-` as `neg`) or one of `FUNCTIONS` over expressions."""
+
+    function: str
+    arguments: tuple["Expression", ...]
+
+
+Expression = Number | Text | Name | Call
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """`name key = default` (from the file), or `name = expression [when other is literal]` (derived)."""
+
+    name: str
+    key: str | None
+    default: Expression | None
+    condition: tuple[str, float | str] | None
+    line: int
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One selector over layers: `function` of SELECTORS with its argument (an expression or a tensor name)."""
+
+    selector: str
+    argument: "Expression | TensorRef | None"
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """A kind of layer: chosen where all conditions hold, giving `values` to the steps of its block."""
+
+    name: str
+    conditions: tuple[Condition, ...]  # empty: otherwise
+    values: tuple[tuple[str, Expression], ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """Tensor names of the GGUF, the first that is present being meant; `{i}` stands for the layer."""
+
+    names: tuple[str, ...]
+    optional: bool = False
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Step:
+    """`result = operation values, tensors, attributes, [shape]`."""
+
+    result: str
+    operation: str
+    values: tuple[Name, ...]
+    tensors: tuple[TensorRef, ...]
+    attributes: tuple[tuple[str, Expression | str], ...]
+    shape: tuple[Expression, ...] | None
+    line: int
+
+
+@dataclass(frozen=True)
+class ArchDef:
+    """One parsed definition. `sha256` is that of its text: provenance, shown and written to the manifest."""
+
+    name: str
+    kind: Literal["decoder", "encoder"]
+    parameters: tuple[Parameter, ...]
+    layer_kinds: tuple[LayerKind, ...]
+    prologue: tuple[Step, ...]
+    blocks: dict[str | None, tuple[Step, ...]]  # None: the block of every kind that has none of its own
+    epilogue: tuple[Step, ...]
+    ignore: tuple[TensorRef, ...]
+    sha256: str
+    source: str
+
+    def block(self, kind: str) -> tuple[Step, ...]:
+        """The steps of a layer of this kind."""
+        return self.blocks[kind] if kind in self.blocks else self.blocks[None]
+
+
+SELECTORS: dict[str, Literal["number", "tensor"]] = {
+    "every": "number",  # the last of each N layers: (i + 1) % N == 0
+    "first_of_every": "number",  # the first of each N layers: i % N == 0
+    "first": "number",  # the first N layers
+    "last": "number",  # the last N layers
+    "where": "number",  # the (per-layer) value is not zero
+    "without": "number",  # the (per-layer) value is zero
+    "pattern": "number",  # an array of flags as it is; a period N means every layer but the last of each N
+    "with": "tensor",  # the layer has this tensor
+}
+"""Selectors over layers and what each takes. A line may join several by `and`."""
+
+# ---------------------------------------------------------------------------------------------- lexer
+
+_TOKEN = re.compile(
+    r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+    r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.(?:[A-Za-z0-9_]+|\{i\}))*)"
+    r'|"(?P<text>[A-Za-z0-9_. -]*)"'
+    r"|(?P<mark>[=,+\-*/()\[\]|?:])"
+)
+_SPACE = re.compile(r"[ \t]*")
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str  # number, word, text, mark, end
+    text: str
+    column: int
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A hint ' (did you mean X?)' with the valid name nearest to `word`, or the empty string."""
+    found = difflib.get_close_matches(word[:MAX_NAME], sorted(choices), 1, 0.5)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+class _Line:
+    """The tokens of one line, read from left to right."""
+
+    def __init__(self, path: str, number: int, text: str) -> None:
+        self.path, self.number = path, number
+        self.tokens = list(self._scan(text))
+        self.at = 0
+
+    def _scan(self, text: str) -> Iterator[_Token]:
+        at = 0
+        while True:
+            space = _SPACE.match(text, at)
+            at = space.end() if space else at
+            if at >= len(text) or text[at] == "#":
+                yield _Token("end", "end of line", at + 1)
+                return
+            match = _TOKEN.match(text, at)
+            if not match:
+                raise self.error(f"character {text[at]!r} has no meaning here", at + 1)
+            if len(match.group()) > MAX_NAME:
+                raise self.error(f"a word of {len(match.group())} characters; at most {MAX_NAME} are allowed", at + 1)
+            kind = match.lastgroup or ""
+            yield _Token(kind, match.group(kind), at + 1)
+            at = match.end()
+
+    def error(self, message: str, column: int | None = None) -> InputError:
+        where = self.peek.column if column is None else column
+        return InputError(f"{self.path}:{self.number}:{where}: {message}")
+
+    @property
+    def peek(self) -> _Token:
+        return self.tokens[self.at]
+
+    def next(self) -> _Token:
+        token = self.tokens[self.at]
+        self.at = min(self.at + 1, len(self.tokens) - 1)
+        return token
+
+    def take(self, text: str) -> bool:
+        """Consumes the next token where it is `text`."""
+        if self.peek.kind in ("mark", "word") and self.peek.text == text:
+            self.next()
+            return True
+        return False
+
+    def expect(self, text: str, why: str) -> None:
+        if not self.take(text):
+            raise self.error(f"expected {text!r} {why}, found {self.peek.text!r}")
+
+    def word(self, what: str, *, dotted: bool = False) -> _Token:
+        token = self.peek
+        if token.kind != "word" or ("." in token.text and not dotted):
+            raise self.error(f"expected {what}, found {token.text!r}")
+        return self.next()
+
+    def end(self) -> None:
+        if self.peek.kind != "end":
+            raise self.error(f"{self.peek.text!r} is more than this line can hold")
+
+
+# ---------------------------------------------------------------------------------------------- expressions
+
+
+def _expression(line: _Line, depth: int = 0) -> Expression:
+    left = _term(line, depth)
+    while line.peek.text in ("+", "-") and line.peek.kind == "mark":
+        operator = line.next().text
+        left = Call(operator, (left, _term(line, depth)))
+    return left
+
+
+def _term(line: _Line, depth: int) -> Expression:
+    left = _factor(line, depth)
+    while line.peek.text in ("*", "/") and line.peek.kind == "mark":
+        operator = line.next().text
+        left = Call(operator, (left, _factor(line, depth)))
+    return left
+
+
+def _factor(line: _Line, depth: int) -> Expression:
+    if depth > MAX_DEPTH:
+        raise line.error(f"an expression nested more than {MAX_DEPTH} deep")
+    if line.take("-"):
+        return Call("neg", (_factor(line, depth + 1),))
+    if line.take("("):
+        inner = _expression(line, depth + 1)
+        line.expect(")", "to close the bracket")
+        return inner
+    token = line.next()
+    if token.kind == "number":
+        return Number(float(token.text) if any(c in token.text for c in ".eE") else int(token.text))
+    if token.kind == "text":
+        return Text(token.text)
+    if token.kind != "word":
+        raise line.error(f"expected a number or a name, found {token.text!r}", token.column)
+    if not line.take("("):
+        if "." in token.text:
+            message = f"{token.text!r} can't stand in an expression: give the key a name in 'parameters' first"
+            raise line.error(message, token.column)
+        return Name(token.text, token.column)
+    if token.text not in FUNCTIONS:
+        hint = nearest(token.text, FUNCTIONS)
+        raise line.error(f"no function {token.text!r}; there are {', '.join(FUNCTIONS)}{hint}", token.column)
+    arguments = [_expression(line, depth + 1)]
+    while line.take(","):
+        arguments.append(_expression(line, depth + 1))
+    line.expect(")", f"to close {token.text}(")
+    if len(arguments) != FUNCTIONS[token.text]:
+        message = f"{token.text} takes {FUNCTIONS[token.text]} argument(s), found {len(arguments)}"
+        raise line.error(message, token.column)
+    return Call(token.text, tuple(arguments))
+
+
+# ---------------------------------------------------------------------------------------------- lines of the sections
+
+
+def _parameter(line: _Line) -> Parameter:
+    name = line.word("the name of a parameter").text
+    if line.take("="):
+        value, condition = _expression(line), None
+        if line.take("when"):
+            subject = line.word("a parameter after 'when'").text
+            line.expect("is", "after the parameter of 'when'")
+            token = line.next()
+            if token.kind not in ("number", "text"):
+                raise line.error(f"expected a number or a quoted word after 'is', found {token.text!r}", token.column)
+            literal = float(token.text) if token.kind == "number" else token.text
+            condition = (subject, literal)
+        line.end()
+        return Parameter(name, None, value, condition, line.number)
+    key = line.word("a key of the GGUF or '='", dotted=True).text
+    default = _expression(line) if line.take("=") else None
+    line.end()
+    return Parameter(name, key, default, None, line.number)
+
+
+def _layer_kind(line: _Line) -> LayerKind:
+    name = line.word("the name of a layer kind").text
+    conditions: list[Condition] = []
+    if not line.take("otherwise"):
+        conditions.append(_condition(line))
+        while line.take("and"):
+            conditions.append(_condition(line))
+    values: list[tuple[str, Expression]] = []
+    if line.take(":"):
+        while True:
+            given = line.word("the name of a value that this kind gives")
+            if given.text in dict(values):
+                raise line.error(f"{given.text!r} is given twice", given.column)
+            line.expect("=", f"after {given.text!r}")
+            values.append((given.text, _expression(line)))
+            if not line.take(","):
+                break
+    line.end()
+    return LayerKind(name, tuple(conditions), tuple(values), line.number)
+
+
+def _condition(line: _Line) -> Condition:
+    token = line.word("a selector")
+    if token.text not in SELECTORS:
+        choices = [*SELECTORS, "otherwise"]
+        message = f"no selector {token.text!r}; there are {', '.join(choices)}{nearest(token.text, choices)}"
+        raise line.error(message, token.column)
+    argument = _tensor(line) if SELECTORS[token.text] == "tensor" else _expression(line)
+    return Condition(token.text, argument)
+
+
+def _tensor(line: _Line) -> TensorRef:
+    column = line.peek.column
+    names = [_tensor_name(line)]
+    optional = line.take("?")
+    while line.take("|"):
+        names.append(_tensor_name(line))
+    return TensorRef(tuple(names), optional, column)
+
+
+def _tensor_name(line: _Line) -> str:
+    token = line.word("the name of a tensor", dotted=True)
+    if "." not in token.text:
+        raise line.error(f"{token.text!r} is no tensor: a GGUF tensor's name has a dot in it", token.column)
+    return token.text
+
+
+def _is_tensor(token: _Token) -> bool:
+    return token.kind == "word" and "." in token.text
+
+
+def _step(line: _Line) -> Step:
+    result = line.word("the name of a result").text
+    line.expect("=", f"after {result!r}")
+    operation = line.word("an operation")
+    signature = OPERATIONS.get(operation.text)
+    if signature is None:
+        raise line.error(f"no operation {operation.text!r}{nearest(operation.text, OPERATIONS)}", operation.column)
+    values: list[Name] = []
+    tensors: list[TensorRef] = []
+    attributes: dict[str, Expression | str] = {}
+    shape: tuple[Expression, ...] | None = None
+    while line.peek.kind != "end":
+        if values or tensors or attributes or shape:
+            line.expect(",", "between arguments")
+        if line.take("["):
+            if not signature.shaped:
+                raise line.error(f"{signature.name} takes no shape")
+            dims = [_expression(line)]
+            while line.take(","):
+                dims.append(_expression(line))
+            line.expect("]", "to close the shape")
+            shape = tuple(dims)
+        elif len(values) < len(signature.values):
+            token = line.word(f"a value for {signature.values[len(values)]!r} of {signature.name}")
+            values.append(Name(token.text, token.column))
+        elif _is_tensor(line.peek):
+            if len(tensors) == len(signature.tensors) + len(signature.optional_tensors):
+                raise line.error(f"{signature.name} takes no further tensor, found {line.peek.text!r}")
+            tensors.append(_tensor(line))
+        else:
+            name, value = _attribute(line, signature, attributes)
+            attributes[name] = value
+    _check_complete(line, signature, operation, values, tensors, attributes)
+    return Step(
+        result, signature.name, tuple(values), tuple(tensors), tuple(sorted(attributes.items())), shape, line.number
+    )
+
+
+def _attribute(line: _Line, signature: Signature, given: dict[str, Expression | str]) -> tuple[str, Expression | str]:
+    names = [a.name for a in signature.attributes]
+    first, second = line.peek, line.tokens[min(line.at + 1, len(line.tokens) - 1)]
+    if first.kind == "word" and second.text == "=":
+        if first.text not in names:
+            choices = ", ".join(names) or "none"
+            raise line.error(f"{signature.name} has no attribute {first.text!r}; it has {choices}"
+                             f"{nearest(first.text, names)}")
+        line.next()
+        line.next()
+        name = first.text
+    else:
+        free = [n for n in names if n not in given]
+        if not free:
+            raise line.error(f"{signature.name} takes no further argument, found {first.text!r}")
+        name = free[0]
+    if name in given:
+        raise line.error(f"{name!r} is given twice", first.column)
+    attribute = signature.attributes[names.index(name)]
+    if attribute.kind == "number":
+        return name, _expression(line)
+    word = line.word(f"a word for {name!r}")
+    if word.text not in attribute.words:
+        hint = nearest(word.text, attribute.words)
+        raise line.error(f"{name} is one of {', '.join(attribute.words)}; found {word.text!r}{hint}", word.column)
+    return name, word.text
+
+
+def _check_complete(
+    line: _Line,
+    signature: Signature,
+    operation: _Token,
+    values: list[Name],
+    tensors: list[TensorRef],
+    attributes: dict[str, Expression | str],
+) -> None:
+    missing = list(signature.values[len(values) :]) + list(signature.tensors[len(tensors) :])
+    missing += [name for name in signature.required if name not in attributes]
+    if missing:
+        raise line.error(f"{signature.name} still needs {', '.join(missing)}", operation.column)
+
+
+# ---------------------------------------------------------------------------------------------- the whole file
+
+
+def parse(text: str, source: str = "<text>") -> ArchDef:
+    """Parses one definition; `source` names it in errors.
+
+    Raises:
+        InputError: with file, line and column, the offending word and the nearest valid one.
+    """
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise InputError(f"{source}: larger than {MAX_BYTES} bytes, which no definition needs")
+    return _Parser(text, source).parse()
+
+
+def read(path: Path) -> ArchDef:
+    """Reads and parses one `.archdef` file.
+
+    Raises:
+        InputError: the file can't be read, is no UTF-8, or is no definition.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        return parse(data.decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+class _Parser:
+    """Takes a definition apart into sections and keeps what each line gave."""
+
+    SECTIONS = ("parameters", "layers", "prologue", "block", "epilogue", "ignore")
+
+    def __init__(self, text: str, source: str) -> None:
+        self.text, self.source = text, source
+        self.name: str | None = None
+        self.kind: Literal["decoder", "encoder"] | None = None
+        self.parameters: list[Parameter] = []
+        self.layer_kinds: list[LayerKind] = []
+        self.steps: dict[str, list[Step]] = {}
+        self.blocks: dict[str | None, list[Step]] = {}
+        self.ignore: list[TensorRef] = []
+        self.section: str | None = None
+        self.block_kind: tuple[str | None, int, int] = (None, 0, 0)
+        self.seen: dict[tuple[str, str | None], int] = {}
+
+    def parse(self) -> ArchDef:
+        count = 0
+        for count, raw in enumerate(self.text.split("\n"), 1):  # noqa: B007 - the last number is used below
+            raw = raw.rstrip("\r")
+            if len(raw) > MAX_LINE:
+                raise InputError(f"{self.source}:{count}:{MAX_LINE}: a line longer than {MAX_LINE} characters")
+            line = _Line(self.source, count, raw)
+            if line.peek.kind == "end":
+                continue
+            if raw[0] not in " \t":
+                self._heading(line)
+            else:
+                self._entry(line)
+        return self._finish(count)
+
+    def _heading(self, line: _Line) -> None:
+        token = line.word("a section")
+        if token.text == "arch":
+            name = line.tokens[line.at]
+            self.name = line.word("the architecture's name").text
+            while line.take("-"):  # names of architectures hold dashes: modern-bert
+                self.name += "-" + line.word("the rest of the name").text
+            if len(self.name) > MAX_NAME:
+                raise line.error("the name is too long", name.column)
+        elif token.text == "kind":
+            kind = line.word("'decoder' or 'encoder'")
+            if kind.text not in ("decoder", "encoder"):
+                raise line.error(f"kind is 'decoder' or 'encoder', found {kind.text!r}", kind.column)
+            self.kind = "decoder" if kind.text == "decoder" else "encoder"
+        elif token.text in self.SECTIONS:
+            self.section = token.text
+            which = None
+            if token.text == "block" and line.peek.kind == "word":
+                kind = line.next()
+                which = kind.text
+                self.block_kind = (which, line.number, kind.column)
+            if (token.text, which) in self.seen:
+                first = self.seen[(token.text, which)]
+                raise line.error(f"a second section '{token.text}'; the first is in line {first}", token.column)
+            self.seen[(token.text, which)] = line.number
+            self.current_block = which
+            if token.text == "block":
+                if which is not None and which not in {k.name for k in self.layer_kinds}:
+                    kinds = [k.name for k in self.layer_kinds]
+                    raise line.error(f"no layer kind {which!r}{nearest(which, kinds)}", self.block_kind[2])
+                self.blocks[which] = []
+        else:
+            choices = ("arch", "kind", *self.SECTIONS)
+            message = f"no section {token.text!r}; lines of a section are indented{nearest(token.text, choices)}"
+            raise line.error(message, token.column)
+        line.end()
+
+    def _entry(self, line: _Line) -> None:
+        if self.section is None:
+            raise line.error("an indented line before any section")
+        if self.section == "parameters":
+            self._add_parameter(line)
+        elif self.section == "layers":
+            kind = _layer_kind(line)
+            if kind.name in {k.name for k in self.layer_kinds}:
+                raise line.error(f"a second kind {kind.name!r}", 1)
+            if self.layer_kinds and not self.layer_kinds[-1].conditions:
+                raise line.error("no kind can follow 'otherwise', which takes every layer that is left", 1)
+            self.layer_kinds.append(kind)
+        elif self.section == "ignore":
+            self.ignore.append(_tensor(line))
+            line.end()
+        else:
+            steps = self.blocks[self.current_block] if self.section == "block" else self.steps.setdefault(
+                self.section, []
+            )
+            steps.append(_step(line))
+
+    def _add_parameter(self, line: _Line) -> None:
+        parameter = _parameter(line)
+        earlier = [p for p in self.parameters if p.name == parameter.name]
+        if earlier and parameter.condition is None:
+            raise line.error(f"a second {parameter.name!r}; the first is in line {earlier[0].line}", 1)
+        if parameter.condition and not earlier:
+            raise line.error(f"{parameter.name!r} has no value yet for 'when' to replace", 1)
+        self.parameters.append(parameter)
+
+    def _finish(self, last: int) -> ArchDef:
+        def missing(what: str) -> InputError:
+            return InputError(f"{self.source}:{last}:1: {what}")
+
+        if self.name is None:
+            raise missing("no line 'arch NAME'")
+        if self.kind is None:
+            raise missing("no line 'kind decoder' or 'kind encoder'")
+        if "layers" not in {p.name for p in self.parameters}:
+            raise missing("no parameter 'layers', which gives the number of blocks (usually: layers block_count)")
+        if not self.layer_kinds:
+            self.layer_kinds.append(LayerKind("layer", (), (), last))
+        if self.layer_kinds[-1].conditions:
+            raise missing("the last line of 'layers' must be for the layers that are left ('otherwise')")
+        for section in ("prologue", "epilogue"):
+            if not self.steps.get(section):
+                raise missing(f"no steps in section '{section}'")
+        for kind in self.layer_kinds:
+            if not self.blocks.get(kind.name) and not self.blocks.get(None):
+                raise missing(f"no section 'block' for layers of kind {kind.name!r}")
+        given = [{n for n, _ in k.values} for k in self.layer_kinds]
+        for kind, values in zip(self.layer_kinds, given, strict=True):
+            if None in self.blocks and kind.name not in self.blocks and values != set.union(*given):
+                lacking = ", ".join(sorted(set.union(*given) - values))
+                raise InputError(f"{self.source}:{kind.line}:1: kind {kind.name!r} gives no value for {lacking}")
+        return ArchDef(
+            self.name,
+            self.kind,
+            tuple(self.parameters),
+            tuple(self.layer_kinds),
+            tuple(self.steps["prologue"]),
+            {kind: tuple(steps) for kind, steps in self.blocks.items()},
+            tuple(self.steps["epilogue"]),
+            tuple(self.ignore),
+            hashlib.sha256(self.text.encode()).hexdigest(),
+            self.source,
+        )

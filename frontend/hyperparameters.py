@@ -1,0 +1,251 @@
+"""The values of a definition's parameters for one GGUF, and the kind of each of its layers."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .archdef import ArchDef, Call, Condition, Expression, LayerKind, Name, Number, Parameter, TensorRef, Text, nearest
+from .errors import InputError
+
+Scalar = int | float | str
+Value = Scalar | tuple[int | float, ...]  # a tuple holds one value per layer
+
+MAX_LAYERS = 4096
+ABSOLUTE = ("general.", "tokenizer.")  # keys that are not under the architecture's prefix
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: its index, its kind, and every value that its steps may name (parameters and the kind's own)."""
+
+    index: int
+    kind: str
+    values: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """`values` by parameter name; `layers` in order."""
+
+    values: Mapping[str, Value]
+    layers: tuple[Layer, ...]
+
+
+def evaluate(
+    definition: ArchDef, metadata: Mapping[str, Any], has_tensor: Callable[[str], bool], path: str
+) -> Hyperparameters:
+    """Gives every parameter its value from the file's `metadata` and every layer its kind.
+
+    Raises:
+        InputError: a key is missing, of another type, or of another length than the number of layers; an expression
+            has no value (division by zero); no kind fits.
+    """
+    values: dict[str, Value] = {}
+    at = _Place(definition.source, path)
+    for parameter in definition.parameters:
+        where = at.line(parameter.line)
+        if parameter.condition is not None:
+            subject, literal = parameter.condition
+            if subject not in values:
+                raise where.error(f"'when' names {subject!r}, which has no value yet{nearest(subject, values)}")
+            if values[subject] != literal:
+                continue
+        values[parameter.name] = _parameter(parameter, definition.name, metadata, values, where)
+        if parameter.name == "layers":
+            _check_layers(values["layers"], where)
+    count = values["layers"]
+    assert isinstance(count, int)
+    for parameter in definition.parameters:
+        value = values[parameter.name]
+        if isinstance(value, tuple) and len(value) != count:
+            key = _full_key(parameter.key or "", definition.name)
+            raise at.line(parameter.line).error(f"key {key!r} has {len(value)} values, wanted one per layer, {count}")
+    layers = tuple(_layer(i, count, definition, values, has_tensor, at) for i in range(count))
+    return Hyperparameters(values, layers)
+
+
+def evaluate_expression(expression: Expression, values: Mapping[str, Scalar], where: "Line") -> Scalar:
+    """The value of an expression whose names are all scalars.
+
+    Raises:
+        InputError: an unknown name, a text in arithmetic, a division by zero, a result that is no finite number.
+    """
+    if isinstance(expression, (Number, Text)):
+        return expression.value
+    if isinstance(expression, Name):
+        if expression.name not in values:
+            raise where.error(f"no value {expression.name!r}{nearest(expression.name, values)}", expression.column)
+        return values[expression.name]
+    arguments = [evaluate_expression(a, values, where) for a in expression.arguments]
+    return _apply(expression, arguments, where)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a definition, met while it is applied to the model at `path`."""
+
+    source: str
+    number: int
+    path: str
+
+    def error(self, message: str, column: int = 1) -> InputError:
+        return InputError(f"{self.source}:{self.number}:{column}: {message} (model {self.path})")
+
+
+@dataclass(frozen=True)
+class _Place:
+    source: str
+    path: str
+
+    def line(self, number: int) -> Line:
+        return Line(self.source, number, self.path)
+
+
+def _full_key(key: str, architecture: str) -> str:
+    return key if key.startswith(ABSOLUTE) else f"{architecture}.{key}"
+
+
+def _parameter(
+    parameter: Parameter, architecture: str, metadata: Mapping[str, Any], values: Mapping[str, Value], where: Line
+) -> Value:
+    if parameter.key is not None:
+        key = _full_key(parameter.key, architecture)
+        if key in metadata:
+            return _from_file(metadata[key], key, where)
+        if parameter.default is None:
+            raise where.error(f"the file has no key {key!r}, which {architecture} needs for {parameter.name!r}")
+    assert parameter.default is not None
+    return _map_layers(parameter.default, values, where)
+
+
+def _from_file(value: Any, key: str, where: Line) -> Value:
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iufb":
+        numbers = tuple(v.item() for v in value) if value.dtype.kind != "b" else tuple(int(v) for v in value)
+        if len(numbers) > MAX_LAYERS:
+            raise where.error(f"key {key!r} has {len(numbers)} values, wanted a number or one per layer")
+    elif isinstance(value, str):
+        return value
+    elif isinstance(value, (bool, int, float, np.generic)):
+        numbers = (int(value) if isinstance(value, (bool, np.bool_)) else value,)
+    else:
+        raise where.error(f"key {key!r} holds {type(value).__name__}, wanted a number, a text, or numbers per layer")
+    if not all(math.isfinite(n) for n in numbers):
+        raise where.error(f"key {key!r} is not a finite number")
+    return numbers if isinstance(value, np.ndarray) else numbers[0]
+
+
+def _check_layers(value: Value, where: Line) -> None:
+    if not isinstance(value, int) or not 1 <= value <= MAX_LAYERS:
+        raise where.error(f"'layers' is {value!r}, wanted a whole number from 1 to {MAX_LAYERS}")
+
+
+def _map_layers(expression: Expression, values: Mapping[str, Value], where: Line) -> Value:
+    """Evaluates once, or once per layer where a name in the expression has a value per layer."""
+    lengths = {len(v) for n in _names(expression) if isinstance(v := values.get(n), tuple)}
+    if not lengths:
+        return evaluate_expression(expression, values, where)  # type: ignore[arg-type] # no tuples are named
+    count = min(lengths)
+    rows = [{n: v[i] if isinstance(v, tuple) and i < len(v) else v for n, v in values.items()} for i in range(count)]
+    return tuple(_number(evaluate_expression(expression, row, where), where) for row in rows)  # type: ignore[arg-type]
+
+
+def _names(expression: Expression) -> set[str]:
+    if isinstance(expression, Name):
+        return {expression.name}
+    if isinstance(expression, Call):
+        return set().union(*(_names(a) for a in expression.arguments))
+    return set()
+
+
+def _number(value: Scalar, where: Line) -> int | float:
+    if isinstance(value, str):
+        raise where.error(f"the text {value!r} stands where a number is wanted")
+    return value
+
+
+def _divide(a: float, b: float) -> float | int:
+    if isinstance(a, int) and isinstance(b, int) and a % b == 0:
+        return a // b
+    return a / b
+
+
+_FUNCTIONS: dict[str, Callable[..., float | int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": _divide,
+    "neg": lambda a: -a,
+    "sqrt": math.sqrt,
+    "min": min,
+    "max": max,
+}
+
+
+def _apply(call: Call, arguments: list[Scalar], where: Line) -> Scalar:
+    numbers = [_number(a, where) for a in arguments]
+    try:
+        result = _FUNCTIONS[call.function](*numbers)
+    except ZeroDivisionError:
+        raise where.error("division by zero") from None
+    except (ValueError, OverflowError):
+        raise where.error(f"{call.function} has no value for {', '.join(map(str, numbers))}") from None
+    if not math.isfinite(result) or abs(result) > 2**63:
+        raise where.error(f"{call.function} of {', '.join(map(str, numbers))} is out of range")
+    return result
+
+
+def _layer(
+    index: int,
+    count: int,
+    definition: ArchDef,
+    values: Mapping[str, Value],
+    has_tensor: Callable[[str], bool],
+    at: _Place,
+) -> Layer:
+    own: dict[str, Scalar] = {n: v[index] if isinstance(v, tuple) else v for n, v in values.items()}
+    for kind in definition.layer_kinds:
+        where = at.line(kind.line)
+        if all(_holds(c, index, count, own, values, has_tensor, where) for c in kind.conditions):
+            return Layer(index, kind.name, own | _kind_values(kind, own, where))
+    raise AssertionError("the parser lets no definition through whose last kind has conditions")
+
+
+def _kind_values(kind: LayerKind, own: Mapping[str, Scalar], where: Line) -> dict[str, Scalar]:
+    given: dict[str, Scalar] = {}
+    for name, expression in kind.values:
+        if name in own:
+            raise where.error(f"{name!r} is a parameter already, a kind can't give it another value")
+        given[name] = evaluate_expression(expression, own, where)
+    return given
+
+
+_SELECT: dict[str, Callable[[int, int, float, bool], bool]] = {
+    "every": lambda i, count, n, per_layer: n > 0 and (i + 1) % n == 0,
+    "first_of_every": lambda i, count, n, per_layer: n > 0 and i % n == 0,
+    "first": lambda i, count, n, per_layer: i < n,
+    "last": lambda i, count, n, per_layer: i >= count - n,
+    "where": lambda i, count, n, per_layer: n != 0,
+    "without": lambda i, count, n, per_layer: n == 0,
+    # llama.cpp's set_swa_pattern (src/llama-hparams.cpp); an array of flags is taken as it is
+    "pattern": lambda i, count, n, per_layer: n != 0 if per_layer else n == 0 or i % n < n - 1,
+}
+
+
+def _holds(
+    condition: Condition,
+    index: int,
+    count: int,
+    own: Mapping[str, Scalar],
+    values: Mapping[str, Value],
+    has_tensor: Callable[[str], bool],
+    where: Line,
+) -> bool:
+    if isinstance(condition.argument, TensorRef):
+        return any(has_tensor(n.replace("{i}", str(index))) for n in condition.argument.names)
+    assert condition.argument is not None
+    value = _number(evaluate_expression(condition.argument, own, where), where)
+    per_layer = any(isinstance(values.get(n), tuple) for n in _names(condition.argument))
+    return _SELECT[condition.selector](index, count, value, per_layer)

@@ -1,0 +1,78 @@
+"""The operations a step of an archdef may name, with the arguments each one takes.
+
+The table is closed: the parser refuses any other word, and the graph has a shape rule for each of these
+(`graph/ops.py`). Arguments are given in this order: values of earlier steps, tensors of the file, attributes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+AttributeKind = Literal["number", "word"]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A named constant of a step: a number from an expression, or one of a closed set of words."""
+
+    name: str
+    kind: AttributeKind = "number"
+    default: float | None = None
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What one operation takes: `values` earlier results, then tensors (the last ones optional), then attributes."""
+
+    name: str
+    values: tuple[str, ...]
+    tensors: tuple[str, ...] = ()
+    optional_tensors: tuple[str, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    vanishes: bool = False  # the step is left out where its optional tensor is absent
+    shaped: bool = False  # takes a bracketed shape of one row of its result
+    doc: str = ""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The names of attributes that have no default."""
+        return tuple(a.name for a in self.attributes if a.default is None)
+
+
+EPS = Attribute("eps")
+
+OPERATIONS: dict[str, Signature] = {
+    s.name: s
+    for s in (
+        Signature("embed", ("tokens",), ("table",), doc="rows of the table, one for each token id"),
+        Signature("linear", ("x",), ("weight",), ("bias",), shaped=True, doc="x W^T (+ bias), reshaped to `[...]`"),
+        Signature("rms_norm", ("x",), (), ("weight",), (EPS,), vanishes=True, doc="x / sqrt(mean(x^2) + eps) * weight, last axis"),
+        Signature(
+            "rope",
+            ("x",),
+            (),
+            ("factors",),
+            (
+                Attribute("style", "word", words=("neox", "norm")),
+                Attribute("base"),
+                Attribute("scale", default=1.0),
+            ),
+            doc="rotary position embedding of every head",
+        ),
+        Signature(
+            "attention",
+            ("q", "k", "v"),
+            attributes=(Attribute("scale"), Attribute("window", default=0), Attribute("cap", default=0.0)),
+            doc="causal softmax(scale q k^T) v; window 0 sees every earlier position",
+        ),
+        Signature("add", ("a", "b"), doc="a + b"),
+        Signature("mul", ("a", "b"), doc="a * b"),
+        Signature("scale", ("x",), attributes=(Attribute("by"),), doc="x * by"),
+        Signature("gelu", ("x",), doc="0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
+        Signature("silu", ("x",), doc="x * sigmoid(x)"),
+        Signature("softcap", ("x",), attributes=(Attribute("cap"),), doc="cap * tanh(x / cap); a cap of 0 is no step"),
+    )
+}
+
+FUNCTIONS: dict[str, int] = {"sqrt": 1, "min": 2, "max": 2}
+"""The functions an expression may call, with the number of their arguments."""

@@ -1,0 +1,177 @@
+"""The closed set of operations: what each takes, and the type of what it gives.
+
+The first axis of every value is rows (tokens); an operation is *row-wise* where row t of its result depends on row t
+of its operands alone, which is what lets a pass compute only the rows that somebody reads.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from .ir import Attribute, Op, Operand, Value, Weight
+from .types import Dim, TensorType
+
+WEIGHT_TYPES = ("f32", "q8_0", "q5_0", "q4_k", "q6_k")
+"""The GGML types that every backend computes with."""
+
+
+class RuleError(Exception):
+    """An operation's operands or attributes break its rule; the message says how."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`values` and `weights` are the numbers of operands it takes (least, most); `result` infers the result's type."""
+
+    name: str
+    values: tuple[int, int]
+    weights: tuple[int, int]
+    attributes: tuple[str, ...]
+    result: Callable[[tuple[Value, ...], tuple[Weight, ...], dict[str, Attribute]], TensorType]
+    row_wise: bool = True
+
+
+_Values = tuple[Value, ...]
+_Weights = tuple[Weight, ...]
+_Attributes = dict[str, Attribute]
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise RuleError(message)
+
+
+def _f32(value: Value) -> TensorType:
+    _need(value.type.dtype == "f32", f"{value} is {value.type}, wanted f32")
+    return value.type
+
+
+def _embed(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    tokens, table = values[0].type, weights[0].type
+    _need(tokens.dtype == "i32" and len(tokens.shape) == 1, f"token ids are {tokens}, wanted i32[T]")
+    _need(len(table.shape) == 2, f"the table has shape {list(table.shape)}, wanted two dimensions")
+    return TensorType("f32", (tokens.shape[0], table.shape[1]))
+
+
+def _linear(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, w = _f32(values[0]), weights[0].type
+    shape = attributes["shape"]
+    assert isinstance(shape, tuple)
+    _need(w.shape == (prod(shape), x.row_size), f"has shape {list(w.shape)}, wanted [{prod(shape)}, {x.row_size}]")
+    if len(weights) == 2:
+        bias = weights[1].type
+        _need(bias.shape == (w.shape[0],), f"the bias has shape {list(bias.shape)}, wanted [{w.shape[0]}]")
+        _need(bias.dtype == "f32", f"the bias has type {bias.dtype}, wanted f32")
+    return TensorType("f32", (x.shape[0], *shape))
+
+
+def _rms_norm(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x = _f32(values[0])
+    for weight in weights:
+        wanted = (x.shape[-1],)
+        _need(weight.type.shape == wanted, f"has shape {list(weight.type.shape)}, wanted {list(wanted)}")
+        _need(weight.type.dtype == "f32", f"has type {weight.type.dtype}, wanted f32")
+    return x
+
+
+def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x = _f32(values[0])
+    _need(len(x.shape) == 3, f"takes [T, heads, head_dim], found {x}")
+    dims = attributes["dims"]
+    head_dim = x.shape[2]
+    assert isinstance(dims, int) and isinstance(head_dim, int)
+    _need(0 < dims <= head_dim and dims % 2 == 0, f"rotates {dims} of {head_dim} elements: an even number that fits")
+    if weights:
+        factors = weights[0].type
+        _need(factors.shape == (dims // 2,) and factors.dtype == "f32", f"factors are {factors}, wanted f32[{dims//2}]")
+    return x
+
+
+def _attention(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    q, k, v = (value.type for value in values[:3])
+    _need(all(len(t.shape) == 3 for t in (q, k, v)), f"takes [rows, heads, head_dim] each, found {q}, {k}, {v}")
+    (rows, heads, head_dim), (keys, kv_heads, key_dim), (value_rows, value_heads, value_dim) = q.shape, k.shape, v.shape
+    _need(head_dim == key_dim, f"q has heads of {head_dim} elements and k of {key_dim}")
+    _need(kv_heads == value_heads and keys == value_rows, f"k is {k} and v is {v}")
+    assert isinstance(heads, int) and isinstance(kv_heads, int)
+    _need(heads % kv_heads == 0, f"{heads} heads don't divide among {kv_heads} kv_heads")
+    return TensorType("f32", (rows, heads, value_dim))
+
+
+def _same(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    first = _f32(values[0])
+    for other in values[1:]:
+        _need(other.type == first, f"takes two values of one type, found {first} and {other.type}")
+    return first
+
+
+def _kv_update(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    cache, rows, position = (v.type for v in values)
+    _need(cache.shape[1:] == rows.shape[1:], f"the cache is {cache} and the rows are {rows}")
+    _need(position == TensorType("i32", ()), f"the position is {position}, wanted i32[]")
+    return cache
+
+
+def _last_row(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x = values[0].type
+    return x.with_shape((1, *x.shape[1:]))
+
+
+OPS: dict[str, Rule] = {
+    r.name: r
+    for r in (
+        Rule("embed", (1, 1), (1, 1), (), _embed),
+        Rule("linear", (1, 1), (1, 2), ("shape",), _linear),
+        Rule("rms_norm", (1, 1), (0, 1), ("eps",), _rms_norm),
+        # x [, position]; row t stands at position + t, or at t
+        Rule("rope", (1, 2), (0, 1), ("base", "dims", "scale", "style"), _rope, row_wise=False),
+        # q, k, v [, position]. Row t of q stands at position + t, or at t. Keys are a ring: after a call that ends before
+        # position e, row s of k holds the latest p < e with p = s (mod rows of k), and p < 0 means that it is empty.
+        Rule("attention", (3, 4), (0, 0), ("cap", "scale", "window"), _attention, row_wise=False),
+        # cache, rows, position: row t goes to row (position + t) mod S
+        Rule("kv_update", (3, 3), (0, 0), (), _kv_update, row_wise=False),
+        Rule("last_row", (1, 1), (0, 0), (), _last_row, row_wise=False),
+        Rule("add", (2, 2), (0, 0), (), _same),
+        Rule("mul", (2, 2), (0, 0), (), _same),
+        Rule("scale", (1, 1), (0, 0), ("by",), _same),
+        Rule("gelu", (1, 1), (0, 0), (), _same),
+        Rule("silu", (1, 1), (0, 0), (), _same),
+        Rule("softcap", (1, 1), (0, 0), ("cap",), _same),
+    )
+}
+
+
+def infer(name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute]) -> TensorType:
+    """The type of the result of an operation.
+
+    Raises:
+        RuleError: no such operation, or operands or attributes that break its rule.
+    """
+    rule = OPS.get(name)
+    _need(rule is not None, f"no operation {name!r}")
+    assert rule is not None
+    values = tuple(o for o in operands if isinstance(o, Value))
+    weights = tuple(o for o in operands if isinstance(o, Weight))
+    _need(rule.values[0] <= len(values) <= rule.values[1], f"{name} takes {rule.values[1]} values, found {len(values)}")
+    _need(
+        rule.weights[0] <= len(weights) <= rule.weights[1],
+        f"{name} takes {rule.weights[0]} to {rule.weights[1]} weights, found {len(weights)}",
+    )
+    wanted, found = sorted(rule.attributes), sorted(attributes)
+    _need(wanted == found, f"{name} has attributes {', '.join(wanted) or 'none'}, found {', '.join(found) or 'none'}")
+    return rule.result(values, weights, attributes)
+
+
+def make(name: str, operands: tuple[Operand, ...], result: str, note: str = "", **attributes: Attribute) -> Op:
+    """An operation whose result is named `result` and has the inferred type.
+
+    Raises:
+        RuleError: as `infer`.
+    """
+    type_ = infer(name, operands, attributes)
+    return Op(name, operands, tuple(sorted(attributes.items())), Value(result, type_), note)
+
+
+def is_symbolic(dim: Dim) -> bool:
+    """Whether a dimension is known only when the program runs."""
+    return isinstance(dim, str)

@@ -1,0 +1,208 @@
+"""The text form of a graph: it prints, and parses back to an equal graph.
+
+    graph @decode(%tokens: i32[1], %position: i32[], %k.0: f32[S, 1, 256]) {
+      %0: f32[1, 640] = embed(%tokens, @token_embd.weight: q8_0[262144, 640])
+      %1: f32[1, 640] = scale(%0) {by = 25.298221281347036}  # layer 0, local
+      return %1
+    }
+"""
+
+import json
+import re
+
+from .ir import Attribute, Graph, Op, Operand, Value, Weight
+from .types import Dim, TensorType
+
+
+class TextError(ValueError):
+    """The text is no graph; the message names the line."""
+
+
+def print_graph(graph: Graph) -> str:
+    """The text form, one operation a line."""
+    arguments = ", ".join(f"{a}: {a.type}" for a in graph.arguments)
+    lines = [f"graph @{graph.name}({arguments}) {{"]
+    lines += [f"  {_print_op(op)}" for op in graph.ops]
+    lines += [f"  return {', '.join(map(str, graph.results))}", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _print_op(op: Op) -> str:
+    operands = ", ".join(_print_operand(o) for o in op.operands)
+    attributes = ", ".join(f"{k} = {_print_attribute(v)}" for k, v in op.attributes)
+    text = f"{op.result}: {op.result.type} = {op.name}({operands})"
+    if attributes:
+        text += f" {{{attributes}}}"
+    return f"{text}  # {op.note}" if op.note else text
+
+
+def _print_operand(operand: Operand) -> str:
+    if isinstance(operand, Value):
+        return str(operand)
+    tied = f" or {_print_name(operand.tied_to)}" if operand.tied_to else ""
+    return f"{_print_name(operand.name)}{tied}: {operand.type}"
+
+
+def _print_name(name: str) -> str:
+    return f"@{name}" if re.fullmatch(r"[A-Za-z0-9_.]+", name) else f"@{json.dumps(name)}"
+
+
+def _print_attribute(value: Attribute) -> str:
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+
+
+_TOKEN = re.compile(
+    r'\s+|#[^\n]*|(?P<token>[%@][A-Za-z0-9_.]+|@"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|[A-Za-z_]\w*|[(){}\[\],:=])'
+)
+
+
+class _Reader:
+    """Tokens of the text, with the note at the end of the line just read."""
+
+    def __init__(self, text: str) -> None:
+        self.items: list[tuple[str, int]] = []
+        self.notes: dict[int, str] = {}
+        at, line = 0, 1
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if not match:
+                raise TextError(f"line {line}: {text[at]!r} has no meaning here")
+            if match["token"]:
+                self.items.append((match["token"], line))
+            elif match.group().startswith("#"):
+                self.notes[line] = match.group()[1:].strip()
+            line += match.group().count("\n")
+            at = match.end()
+        self.at = 0
+        self.last = line
+
+    @property
+    def peek(self) -> str:
+        return self.items[self.at][0] if self.at < len(self.items) else ""
+
+    @property
+    def line(self) -> int:
+        return self.items[self.at][1] if self.at < len(self.items) else self.last
+
+    def next(self) -> str:
+        token = self.peek
+        if not token:
+            raise TextError(f"line {self.last}: the text ends too early")
+        self.at += 1
+        return token
+
+    def take(self, token: str) -> bool:
+        found = self.peek == token
+        self.at += found
+        return found
+
+    def expect(self, token: str) -> None:
+        line, found = self.line, self.next()
+        if found != token:
+            raise TextError(f"line {line}: expected {token!r}, found {found!r}")
+
+    def sigil(self, mark: str) -> str:
+        line, token = self.line, self.next()
+        if not token.startswith(mark):
+            raise TextError(f"line {line}: expected a name that starts with {mark}, found {token!r}")
+        return json.loads(token[1:]) if token[1] == '"' else token[1:]
+
+    def type(self) -> TensorType:
+        dtype = self.next()
+        self.expect("[")
+        dims: list[Dim] = []
+        while not self.take("]"):
+            if dims:
+                self.expect(",")
+            token = self.next()
+            dims.append(int(token) if token.isdigit() else token)
+        return TensorType(dtype, tuple(dims))
+
+
+def parse_graph(text: str) -> Graph:
+    """Parses the text form; the caller verifies what it gets.
+
+    Raises:
+        TextError: with the line.
+    """
+    reader = _Reader(text)
+    reader.expect("graph")
+    name = reader.sigil("@")
+    known: dict[str, Value] = {}
+    reader.expect("(")
+    while not reader.take(")"):
+        if known:
+            reader.expect(",")
+        value = _typed_value(reader)
+        known[value.name] = value
+    arguments = tuple(known.values())
+    reader.expect("{")
+    ops: list[Op] = []
+    while reader.peek != "return":
+        op = _parse_op(reader, known)
+        ops.append(op)
+        known[op.result.name] = op.result
+    reader.expect("return")
+    results = [_known(reader, known)]
+    while reader.take(","):
+        results.append(_known(reader, known))
+    reader.expect("}")
+    if reader.peek:
+        raise TextError(f"line {reader.line}: {reader.peek!r} after the end of the graph")
+    return Graph(name, arguments, tuple(ops), tuple(results))
+
+
+def _typed_value(reader: _Reader) -> Value:
+    name = reader.sigil("%")
+    reader.expect(":")
+    return Value(name, reader.type())
+
+
+def _known(reader: _Reader, known: dict[str, Value]) -> Value:
+    line, name = reader.line, reader.sigil("%")
+    if name not in known:
+        raise TextError(f"line {line}: %{name} is read before it is set")
+    return known[name]
+
+
+def _parse_op(reader: _Reader, known: dict[str, Value]) -> Op:
+    line = reader.line
+    result = _typed_value(reader)
+    reader.expect("=")
+    name = reader.next()
+    operands: list[Operand] = []
+    reader.expect("(")
+    while not reader.take(")"):
+        if operands:
+            reader.expect(",")
+        operands.append(_weight(reader) if reader.peek.startswith("@") else _known(reader, known))
+    attributes: dict[str, Attribute] = {}
+    if reader.take("{"):
+        while not reader.take("}"):
+            if attributes:
+                reader.expect(",")
+            key = reader.next()
+            reader.expect("=")
+            attributes[key] = _attribute(reader)
+    return Op(name, tuple(operands), tuple(sorted(attributes.items())), result, reader.notes.get(line, ""))
+
+
+def _weight(reader: _Reader) -> Weight:
+    name = reader.sigil("@")
+    tied = reader.sigil("@") if reader.take("or") else None
+    reader.expect(":")
+    return Weight(name, reader.type(), tied)
+
+
+def _attribute(reader: _Reader) -> Attribute:
+    if reader.take("["):
+        numbers: list[int] = []
+        while not reader.take("]"):
+            if numbers:
+                reader.expect(",")
+            numbers.append(int(reader.next()))
+        return tuple(numbers)
+    token = reader.next()
+    if re.fullmatch(r"-?\d+", token):
+        return int(token)
+    return float(token) if re.match(r"-?\d", token) else token

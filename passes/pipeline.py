@@ -1,0 +1,45 @@
+"""The entry points of a model, each made from the run without a cache by a fixed list of passes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..graph.ir import Graph, renumber
+from ..graph.verify import verify
+from .cse import EliminateCommonSubexpressions
+from .dce import EliminateDeadCode
+from .last_row import LastRow
+from .prove_kv import ProveKv
+from .set_tokens import SetTokens
+from .tie_weights import TieWeights
+from .wire_kv import WireKv
+
+Pass = Callable[[Graph], Graph]
+
+CLEAN_UP: tuple[Pass, ...] = (EliminateCommonSubexpressions(), EliminateDeadCode(), ProveKv())
+
+
+def run(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
+    """Runs the passes in order; the graph verifies after each.
+
+    Raises:
+        VerifyError: a pass left a graph that breaks a rule.
+        KvError: the finished graph breaks law 3.
+    """
+    for step in passes:
+        graph = verify(step(graph))
+    return renumber(graph)
+
+
+def forward(graph: Graph) -> Graph:
+    """`@forward(tokens) -> logits of every position`: the run without a cache."""
+    return run(replace(graph, name="forward"), (TieWeights(), *CLEAN_UP))
+
+
+def prefill(graph: Graph, kv_type: str) -> Graph:
+    """`@prefill(tokens, position, caches...) -> logits of the last position, caches...`."""
+    return run(replace(graph, name="prefill"), (TieWeights(), WireKv(kv_type), LastRow(), *CLEAN_UP))
+
+
+def decode(graph: Graph, kv_type: str) -> Graph:
+    """`@decode(token, position, caches...) -> logits, caches...`: prefill of one token, with kernels of its own."""
+    return run(replace(graph, name="decode"), (TieWeights(), WireKv(kv_type), SetTokens(1), *CLEAN_UP))
