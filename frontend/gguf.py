@@ -169,6 +169,8 @@ def _map(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         folder = path.parent
+        if path.is_symlink():
+            raise InputError(f"{_shown(path)}: is a link to {_shown(path.readlink())}, which does not exist") from None
         if folder.is_dir():
             raise InputError(
                 f"{_shown(path)}: no such file{_near(path.name, (p.name for p in _listing(folder)))}"
@@ -243,7 +245,10 @@ class _Cursor:
         """Refuse a count of items, each of at least `least_bytes`, that the rest of the file can't hold."""
         left = self.size - self.position - extra
         if count * least_bytes > left:
-            self.fail(f"{what} is {count}, but the rest of the file ({max(left, 0)} bytes) can't hold that many")
+            self.fail(
+                f"the header is cut off or damaged: {what} is {count}, "
+                f"but the rest of the file ({max(left, 0)} bytes) can't hold that many"
+            )
         self.items += count
         if self.items > _MAX_ITEMS:
             self.fail(f"{what} is {count}, which makes more than {_MAX_ITEMS} items in the header")
