@@ -10,8 +10,7 @@ which are the defaults of `Reference`. llama.cpp is itself good to about 1e-2 th
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -311,32 +310,32 @@ class Speed:
 
 
 def speed(path: Path | str, prompt_tokens: int, decode_tokens: int, threads: int = 2, *, repeats: int = 5) -> Speed:
-    """Medians of llama.cpp's prefill and decode speed as its users run it: float16 KV, flash attention as it chooses.
+    """Medians of llama.cpp's prefill and decode speed with its own defaults: float16 KV, flash attention as it chooses.
 
     The figures are by the clock of `xllamacpp.Server`, which counts neither tokenizing nor JSON; the first run is left
     out.
     """
-    with server(path, threads=threads, n_ctx=prompt_tokens + decode_tokens + 8) as complete:
-        prompt = np.random.default_rng(0).integers(3, 256, prompt_tokens).tolist()
-        request = {"prompt": prompt, "max_tokens": decode_tokens, "cache_prompt": False, "ignore_eos": True}
-        timings = [complete(request | {"temperature": 0})["timings"] for _ in range(repeats + 1)][1:]
+    complete = server(path, threads=threads, n_ctx=prompt_tokens + decode_tokens + 8)
+    prompt = np.random.default_rng(0).integers(3, 256, prompt_tokens).tolist()
+    request = {"prompt": prompt, "max_tokens": decode_tokens, "ignore_eos": True, "cache_prompt": False}
+    timings = [complete(request)["timings"] for _ in range(repeats + 1)][1:]
     prefill = median(t["prompt_n"] / t["prompt_ms"] for t in timings)
     # The first token comes with the prompt, and the clock starts after it.
     decode = median((t["predicted_n"] - 1) / t["predicted_ms"] for t in timings)
     return Speed(1e3 * prefill, 1e3 * decode)
 
 
-@contextmanager
-def server(path: Path | str, *, threads: int, n_ctx: int) -> Iterator[Any]:
-    """llama.cpp's server in this process, with its defaults, as a function from a completion request to its answer."""
+def server(path: Path | str, *, threads: int, n_ctx: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """llama.cpp's server in this process, with its defaults: a completion request (prompt ids or text) to its answer.
+
+    The model is freed with the function.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.n_ctx, params.n_parallel = n_ctx, 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.verbosity = -1
-    instance = xllamacpp.Server(params)
-    yield instance.handle_completions
-    del instance
+    return xllamacpp.Server(params).handle_completions
 
 
 def dequantized_copy(source: Path | str, target: Path | str) -> None:
