@@ -35,7 +35,7 @@ _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 # Limits far above any real model, so that even a large file full of nonsense is refused soon.
 _MAX_ITEMS = 1 << 22
-_MAX_STRING_BYTES = 1 << 26
+_MAX_NAME_BYTES, _MAX_STRING_BYTES = 1 << 16, 1 << 26
 _MAX_ARRAY_DEPTH = 4
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -259,12 +259,18 @@ class _Cursor:
     def u64(self, what: str) -> int:
         return _U64.unpack_from(self.mapping, self.take(8, what))[0]
 
-    def string(self, what: str) -> str:
+    def string(self, what: str, most: int = _MAX_STRING_BYTES) -> str:
         length = self.u64(f"the length of {what}")
-        if length > _MAX_STRING_BYTES:
-            self.fail(f"{what} has a length of {length} bytes, the most is {_MAX_STRING_BYTES}")
+        if length > most:
+            self.fail(f"{what} has a length of {length} bytes, the most is {most}")
         begin = self.take(length, what)
         return self.mapping[begin : begin + length].decode("utf-8", "surrogateescape")
+
+    def name(self, what: str) -> str:
+        name = self.string(what, _MAX_NAME_BYTES)
+        if not name:
+            self.fail(f"{what} is empty")
+        return name
 
     def strings(self, count: int, what: str) -> tuple[str, ...]:
         """As `string`, many times; written out because a vocabulary has hundreds of thousands."""
@@ -288,9 +294,7 @@ class _Cursor:
 def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetadataValue]:
     metadata: dict[str, MetadataValue] = {}
     for number in range(count):
-        key = cursor.string(f"the name of key {number}")
-        if not key:
-            cursor.fail(f"the name of key {number} is empty")
+        key = cursor.name(f"the name of key {number}")
         if key in metadata:
             cursor.fail(f"key {quoted(key)} is there twice")
         value_type = cursor.u32(f"the type of key {quoted(key)}")
@@ -344,9 +348,7 @@ def _alignment(path: Path, metadata: Mapping[str, MetadataValue]) -> int:
 
 def _read_tensor(cursor: _Cursor, number: int) -> TensorInfo:
     """The next row of the tensor table, its offset still counted from the data's start."""
-    name = cursor.string(f"the name of tensor {number}")
-    if not name:
-        cursor.fail(f"the name of tensor {number} is empty")
+    name = cursor.name(f"the name of tensor {number}")
     what = f"tensor {quoted(name)}"
     dims = cursor.u32(f"the number of dimensions of {what}")
     if dims > _MAX_DIMS:
