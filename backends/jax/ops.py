@@ -1,0 +1,133 @@
+"""What each operation of the graph computes, in JAX: the meaning that every backend must give.
+
+Rows may be symbolic (`T` tokens, `S` rows of a cache). A rule takes the operands as arrays, then the attributes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...graph.rope import frequencies
+from .dequantize import dequantize
+
+HIGHEST = lax.Precision.HIGHEST
+
+
+def embed(tokens: Array, table: Array, *, type_name: str) -> Array:
+    """Rows of the table; an id out of range reads the nearest row there is."""
+    ids = lax.clamp(0, tokens, table.shape[0] - 1)
+    return dequantize(table[ids], type_name)
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None, *, type_name: str, shape: tuple[int, ...]) -> Array:
+    """`x W^T (+ bias)` with every row of the result in `shape`."""
+    rows = x.reshape(x.shape[0], -1)
+    y = lax.dot_general(rows, dequantize(weight, type_name), (((1,), (1,)), ((), ())), precision=HIGHEST)
+    if bias is not None:
+        y = y + bias[None]
+    return y.reshape(x.shape[0], *shape)
+
+
+def rms_norm(x: Array, weight: Array | None = None, *, eps: float) -> Array:
+    """Over the last axis."""
+    y = x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
+    return y if weight is None else y * weight
+
+
+def rope(
+    x: Array,
+    position: Array | None = None,
+    factors: Array | None = None,
+    *,
+    base: float,
+    dims: int,
+    scale: float,
+    style: str,
+) -> Array:
+    """Rotates pairs of the first `dims` elements of each head; ggml/src/ggml-cpu/ops.cpp, rope.
+
+    `neox` pairs element i with i + dims/2, `norm` pairs 2i with 2i + 1.
+    """
+    half = dims // 2
+    positions = lax.iota(jnp.int32, x.shape[0])
+    if position is not None:
+        positions = positions + position
+    turns = jnp.asarray(frequencies(base, dims))
+    if factors is not None:
+        turns = turns / factors
+    angles = positions.astype(jnp.float32)[:, None, None] * (turns * scale)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    if style == "neox":
+        a, b = x[..., :half], x[..., half:dims]
+        turned = [a * cos - b * sin, a * sin + b * cos]
+    else:
+        pairs = x[..., :dims].reshape(*x.shape[:-1], half, 2)
+        a, b = pairs[..., 0], pairs[..., 1]
+        turned = [jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(*x.shape[:-1], dims)]
+    rest = [x[..., dims:]] if dims < x.shape[-1] else []
+    return jnp.concatenate([*turned, *rest], -1)
+
+
+def attention(
+    q: Array, k: Array, v: Array, position: Array | None = None, *, cap: float, scale: float, window: int
+) -> Array:
+    """Causal attention of `q (T, heads, d)` over a ring of keys `(S, kv_heads, d)`.
+
+    Row s of the ring holds the latest position before `position + T` that equals s modulo S; a negative one means that
+    the row is empty. `window` 0 sees every earlier position, W the last W with the current one.
+    """
+    tokens, heads, dim = q.shape
+    rows, kv_heads, _ = k.shape
+    start = jnp.int32(0) if position is None else position
+    queries = start + lax.iota(jnp.int32, tokens)
+    last = start + tokens - 1
+    keys = last - lax.rem(last - lax.iota(jnp.int32, rows) + rows, jnp.int32(rows))
+    seen = (keys[None] >= 0) & (keys[None] <= queries[:, None])
+    if window:
+        seen = seen & (keys[None] > queries[:, None] - window)
+    q = q.reshape(tokens, kv_heads, heads // kv_heads, dim)
+    k, v = k.astype(jnp.float32), v.astype(jnp.float32)
+    scores = jnp.einsum("tgrd,sgd->gtrs", q, k, precision=HIGHEST) * scale
+    if cap:
+        scores = cap * jnp.tanh(scores / cap)
+    seen = lax.broadcast_in_dim(seen, scores.shape, (1, 3))
+    scores = lax.select(seen, scores, lax.full_like(scores, -jnp.inf))
+    weights = jax.nn.softmax(scores, -1)
+    out = jnp.einsum("gtrs,sgd->tgrd", weights, v, precision=HIGHEST)
+    return out.reshape(tokens, heads, v.shape[-1])
+
+
+def kv_update(cache: Array, rows: Array, position: Array) -> Array:
+    """Row t goes to row `(position + t) mod S` of the ring."""
+    at = lax.rem(position + lax.iota(jnp.int32, rows.shape[0]), jnp.int32(cache.shape[0]))
+    return cache.at[at].set(rows.astype(cache.dtype), mode="promise_in_bounds", unique_indices=True)
+
+
+def last_row(x: Array) -> Array:
+    """The last row alone, as an array of one row."""
+    return lax.dynamic_slice_in_dim(x, x.shape[0] - 1, 1)
+
+
+def gelu(x: Array) -> Array:
+    """The tanh form, the only one that llama.cpp's graphs use."""
+    return 0.5 * x * (1.0 + jnp.tanh(0.79788456080286535587989211986876 * x * (1.0 + 0.044715 * x * x)))
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "embed": embed,
+    "linear": linear,
+    "rms_norm": rms_norm,
+    "rope": rope,
+    "attention": attention,
+    "kv_update": kv_update,
+    "last_row": last_row,
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "scale": lambda x, *, by: x * by,
+    "gelu": gelu,
+    "silu": lambda x: x * jax.nn.sigmoid(x),
+    "softcap": lambda x, *, cap: cap * jnp.tanh(x / cap),
+}
