@@ -1,0 +1,230 @@
+"""A thin layer over llvmlite.ir in which kernels read as what they do: vectors, shuffles, loops, dot products.
+
+Everything is portable LLVM IR that the target's back end lowers well; where a target has an instruction that plain IR
+does not reach, or lacks one that plain IR would turn into a library call, the choice is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from .target import Target
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+PTR = ir.PointerType()
+Value = Any
+"""An LLVM value. llvmlite has no usable types of its own: its decorated methods look as if they returned None."""
+Index = Any
+"""An i64 value or a Python number."""
+_Builder: Any = ir.IRBuilder
+
+
+def vec(element: ir.Type, lanes: int) -> ir.VectorType:
+    """The type of a vector."""
+    return ir.VectorType(element, lanes)
+
+
+def const(kind: ir.Type, value: float | Sequence[float]) -> ir.Constant:
+    """A constant of the type; a single number fills every lane of a vector type."""
+    if isinstance(kind, ir.VectorType):
+        lanes = list(value) if isinstance(value, Sequence) else [value] * kind.count
+        return ir.Constant(kind, [ir.Constant(kind.element, v) for v in lanes])
+    return ir.Constant(kind, value)
+
+
+class Emitter(_Builder):
+    """llvmlite's builder with the words that kernels need. Addresses are pointers, offsets count bytes."""
+
+    def __init__(self, block: ir.Block, target: Target) -> None:
+        super().__init__(block)
+        self.target = target
+
+    # Scalars and constants
+
+    def index(self, value: Index) -> Value:
+        """An i64 from an i64 or a Python number."""
+        return const(I64, value) if isinstance(value, int) else value
+
+    def minimum(self, a: Index, b: Index) -> Value:
+        """The smaller of two i64 (signed)."""
+        a, b = self.index(a), self.index(b)
+        return self.select(self.icmp_signed("<", a, b), a, b)
+
+    def maximum(self, a: Index, b: Index) -> Value:
+        """The larger of two i64 (signed)."""
+        a, b = self.index(a), self.index(b)
+        return self.select(self.icmp_signed(">", a, b), a, b)
+
+    def times(self, value: Value, factor: int) -> Value:
+        """value * factor, without overflow."""
+        return self.mul(value, const(value.type, factor), flags=("nsw",))
+
+    def over(self, value: Value, divisor: int) -> Value:
+        """value / divisor for a value that is not negative, rounded down."""
+        return self.udiv(value, const(value.type, divisor))
+
+    # Memory
+
+    def at(self, address: Value, offset: Index) -> Value:
+        """The address `offset` bytes further on."""
+        return self.gep(address, [self.index(offset)], source_etype=I8)
+
+    def read(self, kind: ir.Type, address: Value, offset: Index = 0, align: int = 1) -> Value:
+        """The value of the type at address + offset."""
+        return self.load(self.at(address, offset), typ=kind, align=align)
+
+    def write(self, value: Value, address: Value, offset: Index = 0, align: int = 1) -> None:
+        """Stores the value at address + offset."""
+        self.store(value, self.at(address, offset), align=align)
+
+    def scratch(self, size: int, align: int = 64) -> Value:
+        """Stack memory of `size` bytes that lives for the whole call."""
+        with self.goto_entry_block():
+            slot = self.alloca(ir.ArrayType(I8, size))
+        slot.align, slot.type = align, PTR  # llvmlite's alloca is still a typed pointer
+        return slot
+
+    def prefetch(self, address: Value, offset: int, size: int) -> None:
+        """Asks for the cache lines of [address + offset, + size); going past the end of memory is harmless."""
+        fetch = self.declare("llvm.prefetch.p0", ir.VoidType(), PTR, I32, I32, I32)
+        for line in range(0, size, 64):
+            where = self.at(address, offset + line)
+            self.call(fetch, [where, const(I32, 0), const(I32, 3), const(I32, 1)])
+
+    # Control
+
+    def loop(
+        self, start: Index, stop: Index, step: int, carried: Sequence[Value], body: Callable[..., Sequence[Value]]
+    ) -> list[Value]:
+        """for i in range(start, stop, step): carried = body(i, *carried). Returns the last `carried`."""
+        begin = self.block
+        head, inside, done = (self.append_basic_block(n) for n in ("head", "body", "done"))
+        start, stop = self.index(start), self.index(stop)
+        self.branch(head)
+        self.position_at_end(head)
+        i = self.phi(I64)
+        i.add_incoming(start, begin)
+        phis = [self.phi(v.type) for v in carried]
+        for phi, value in zip(phis, carried, strict=True):
+            phi.add_incoming(value, begin)
+        self.cbranch(self.icmp_signed("<", i, stop), inside, done)
+        self.position_at_end(inside)
+        results = body(i, *phis)
+        i.add_incoming(self.add(i, const(I64, step), flags=("nsw",)), self.block)
+        for phi, value in zip(phis, results, strict=True):
+            phi.add_incoming(value, self.block)
+        self.branch(head)
+        self.position_at_end(done)
+        return phis
+
+    def each(self, start: Index, stop: Index, step: int, body: Callable[[Value], object]) -> None:
+        """for i in range(start, stop, step): body(i)."""
+
+        def run(i: Value) -> tuple[()]:
+            body(i)
+            return ()
+
+        self.loop(start, stop, step, (), run)
+
+    # Vectors
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The scalar in every lane."""
+        undefined = ir.Constant(vec(value.type, lanes), ir.Undefined)
+        one = self.insert_element(undefined, value, const(I32, 0))
+        return self.shuffle_vector(one, undefined, const(vec(I32, lanes), 0))
+
+    def take(self, value: Value, lanes: Sequence[int], other: Value | None = None) -> Value:
+        """The lanes of `value` (counted on into `other`) in the order given."""
+        other = ir.Constant(value.type, ir.Undefined) if other is None else other
+        return self.shuffle_vector(value, other, const(vec(I32, len(lanes)), tuple(lanes)))
+
+    def concat(self, values: Sequence[Value]) -> Value:
+        """Vectors of one type, a power of two of them, one after another."""
+        values = list(values)
+        while len(values) > 1:
+            lanes = range(2 * values[0].type.count)
+            values = [self.take(a, lanes, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
+
+    def declare(self, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
+        """An LLVM intrinsic, declared once in the module."""
+        known = self.module.globals.get(name)
+        return known or ir.Function(self.module, ir.FunctionType(result, arguments), name)
+
+    def read_pieces(self, address: Value, offsets: Sequence[int], size: int) -> Value:
+        """Pieces of `size` bytes at the offsets, side by side in one vector of bytes.
+
+        With byte permutes, two overlapping loads and one permute serve up to 128 bytes; elsewhere each piece is a load.
+        """
+        total, first, last = size * len(offsets), min(offsets), max(offsets) + size
+        if self.target.has_vbmi and total == 64 and len(offsets) > 2 and 64 <= last - first <= 128:
+            low, high = self.read(vec(I8, 64), address, first), self.read(vec(I8, 64), address, last - 64)
+            at = [o - first + i for o in offsets for i in range(size)]
+            return self.take(low, [a if a < 64 else a - (last - first - 64) + 64 for a in at], high)
+        return self.concat([self.read(vec(I8, size), address, o) for o in offsets])
+
+    def half_to_float(self, bits: Value) -> Value:
+        """IEEE halves given as i16 (scalar or vector) to float32, exactly, NaN and subnormals too."""
+        lanes = bits.type.count if isinstance(bits.type, ir.VectorType) else None
+        half, word, real = ((vec(t, lanes) if lanes else t) for t in (F16, I32, F32))
+        if self.target.has_half_conversion:
+            return self.fpext(self.bitcast(bits, half), real)
+        wide = self.zext(bits, word)
+        sign = self.shl(self.and_(wide, const(word, 0x8000)), const(word, 16))
+        magnitude = self.shl(self.and_(wide, const(word, 0x7FFF)), const(word, 13))
+        exponent = self.and_(magnitude, const(word, 0x0F800000))
+        normal = self.add(magnitude, const(word, (127 - 15) << 23))
+        special = self.add(magnitude, const(word, (255 - 31) << 23))
+        # A subnormal is mantissa * 2^-24: give it the exponent of 2^-14 and take 2^-14 away again, which is exact.
+        base = const(word, 113 << 23)
+        small = self.fsub(self.bitcast(self.add(magnitude, base), real), self.bitcast(base, real))
+        is_small = self.icmp_unsigned("==", exponent, const(word, 0))
+        is_special = self.icmp_unsigned("==", exponent, const(word, 0x0F800000))
+        value = self.select(is_small, self.bitcast(small, word), self.select(is_special, special, normal))
+        return self.bitcast(self.or_(value, sign), real)
+
+    def fma_(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c in float32, rounded once where the target can."""
+        if not self.target.has_fma:
+            return self.fadd(self.fmul(a, b), c)
+        suffix = f"v{a.type.count}f32" if isinstance(a.type, ir.VectorType) else "f32"
+        return self.call(self.declare(f"llvm.fma.{suffix}", a.type, a.type, a.type, a.type), [a, b, c])
+
+    def sum_lanes(self, value: Value) -> Value:
+        """The sum of a float32 vector's lanes, in any order."""
+        add = self.declare(f"llvm.vector.reduce.fadd.v{value.type.count}f32", F32, F32, value.type)
+        return self.call(add, [const(F32, 0.0), value], fastmath=("reassoc",))
+
+    def dot_pairs(self, total: Value, a: Value, b: Value) -> Value:
+        """total[i] + a[2i] * b[2i] + a[2i+1] * b[2i+1], i32 lanes from i16 ones.
+
+        VNNI has the instruction (vpdpwssd). The plain form is what LLVM knows as pmaddwd on x86, and right everywhere.
+        """
+        lanes = total.type.count
+        if self.target.has_avx512_vnni and lanes == 16:
+            dot = self.declare("llvm.x86.avx512.vpdpwssd.512", total.type, total.type, a.type, b.type)
+            return self.call(dot, [total, a, b])
+        wide = vec(I32, 2 * lanes)
+        product = self.mul(self.sext(a, wide), self.sext(b, wide), flags=("nsw",))
+        even, odd = self.take(product, range(0, 2 * lanes, 2)), self.take(product, range(1, 2 * lanes, 2))
+        return self.add(total, self.add(even, odd))
+
+    def transpose(self, rows: Sequence[Value]) -> list[Value]:
+        """n vectors of n lanes (a power of two) as a matrix, transposed in registers by log2(n) rounds of shuffles."""
+        rows, n = list(rows), len(rows)
+        width = 1
+        while width < n:
+            # Swap the off-diagonal quarters of every 2*width square.
+            low = [i if not i & width else n + i - width for i in range(n)]
+            high = [i + width if not i & width else n + i for i in range(n)]
+            for r in range(n):
+                if not r & width:
+                    top, bottom = rows[r], rows[r + width]
+                    rows[r], rows[r + width] = self.take(top, low, bottom), self.take(top, high, bottom)
+            width *= 2
+        return rows

@@ -1,0 +1,123 @@
+"""Activations as 15-bit integers: what the products of quantized weights take.
+
+The elements of a row are quantized in groups of 256 (the last one may be shorter): s = max|x| / 16383,
+q = x * (16383 / max|x|) rounded to the nearest, ties to even. 16383 is what lets 32 products with the largest weight,
+2^12 (Q6_K with its scale), add up in 32 bits. A group whose largest magnitude is below 2^-100 counts as zeros; NaN or
+infinity in a group makes s, and with it the results, NaN or infinite.
+"""
+
+from __future__ import annotations
+
+from ..emit import F32, I16, I32, Emitter, Value, const, vec
+from ..kernel import Arguments, Buffer, Kernel, Scalar
+
+GROUP = 256
+"""Elements that share one activation scale."""
+LARGEST = 16383
+STEP = 32
+"""Elements that share one sum, which the minimum of a weight block is multiplied with."""
+
+SUMS_AT = 2 * GROUP
+SCALE_AT = SUMS_AT + 4 * (GROUP // STEP)
+RECORD = SCALE_AT + 4
+"""Bytes of a group as `quantize_rows` writes it: 256 i16, 8 float32 sums of 32 of those, the float32 scale."""
+
+
+def activation_width(cols: int) -> int:
+    """Number of i16 that `quantize_rows` writes for one row of `cols` elements."""
+    return -(-cols // GROUP) * RECORD // 2
+
+
+def activation_bytes(e: Emitter, cols: Value) -> Value:
+    """Bytes from one quantized row to the next."""
+    return e.times(e.over(e.add(cols, e.index(GROUP - 1)), GROUP), RECORD)
+
+
+class Quantizer:
+    """Emits the quantization of groups of one row."""
+
+    def __init__(self, e: Emitter) -> None:
+        self.e = e
+        self.scratch = e.scratch(4 * GROUP)
+
+    def padded(self, address: Value, count: Value) -> Value:
+        """The address of 256 float32: `address` itself, or a copy of its `count` (a multiple of 32) and zeros."""
+        e, kind = self.e, vec(F32, STEP)
+        is_whole = e.icmp_signed(">=", count, e.index(GROUP))
+        copied = e.select(is_whole, e.index(0), count)
+        cleared = e.select(is_whole, e.index(GROUP), count)
+        e.each(0, copied, STEP, lambda i: e.write(e.read(kind, address, e.times(i, 4)), self.scratch, e.times(i, 4)))
+        e.each(cleared, GROUP, STEP, lambda i: e.write(const(kind, 0.0), self.scratch, e.times(i, 4)))
+        return e.select(is_whole, address, self.scratch)
+
+    def scale(self, address: Value) -> tuple[Value, Value]:
+        """The scale s of the 256 float32 at `address`, and 1/s."""
+        e, bits = self.e, vec(I32, 16)
+
+        # As integers, magnitudes are in the order of their values, with infinity and then NaN on top.
+        def larger(i: Value, most: Value) -> list[Value]:
+            magnitude = e.and_(e.read(bits, address, e.times(i, 4)), const(bits, 0x7FFFFFFF))
+            return [e.select(e.icmp_unsigned(">", magnitude, most), magnitude, most)]
+
+        (most,) = e.loop(0, GROUP, 16, [const(bits, 0)], larger)
+        top = e.call(e.declare("llvm.vector.reduce.umax.v16i32", I32, bits), [most])
+        is_zero = e.icmp_unsigned("<", top, const(I32, (127 - 100) << 23))
+        value = e.bitcast(top, F32)
+        scale = e.fmul(value, const(F32, 1.0 / LARGEST))
+        inverse = e.fdiv(const(F32, float(LARGEST)), value)
+        return scale, e.select(is_zero, const(F32, 0.0), inverse)
+
+    def integers(self, address: Value, offset: int | Value, inverse: Value) -> Value:
+        """The 16 elements at address + offset bytes as i32 in [-16383, 16383]."""
+        e = self.e
+        scaled = e.fmul(e.read(vec(F32, 16), address, offset), e.splat(inverse, 16))
+        # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lower mantissa bits, on every target.
+        magic = e.bitcast(e.fadd(scaled, const(scaled.type, 12582912.0)), vec(I32, 16))
+        return e.sub(magic, const(magic.type, 0x4B400000))
+
+
+_TOKENS_PER_GROUP = 8
+
+
+def quantize_rows() -> Kernel:
+    """Float32 activations to the integers that `linear_many` takes.
+
+    x: float32 (tokens, cols), cols a multiple of 32; q: int16 (tokens, activation_width(cols)), a row being one record
+    (see RECORD) per 256 elements, zeros where the last group ends early.
+    """
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        cols, quantizer = a["cols"], Quantizer(e)
+        first = e.times(a["@tokens"], _TOKENS_PER_GROUP)
+
+        def row(token: Value) -> None:
+            x = e.at(a["x"], e.times(e.mul(token, cols), 4))
+            out = e.at(a["q"], e.mul(token, activation_bytes(e, cols)))
+            e.each(0, cols, GROUP, lambda i: group(e.at(x, e.times(i, 4)), e.sub(cols, i), record(out, i)))
+
+        def record(out: Value, i: Value) -> Value:
+            return e.at(out, e.times(e.over(i, GROUP), RECORD))
+
+        def group(x: Value, left: Value, out: Value) -> None:
+            x = quantizer.padded(x, left)
+            scale, inverse = quantizer.scale(x)
+
+            def step(i: Value) -> None:
+                at = e.times(i, 4)
+                both = e.concat([quantizer.integers(e.at(x, at), 64 * k, inverse) for k in range(2)])
+                e.write(e.trunc(both, vec(I16, STEP)), out, e.times(i, 2))
+                total = e.call(e.declare("llvm.vector.reduce.add.v32i32", I32, both.type), [both])
+                e.write(e.sitofp(total, F32), e.at(out, SUMS_AT), e.times(e.over(i, STEP), 4))
+
+            e.each(0, GROUP, STEP, step)
+            e.write(scale, out, SCALE_AT)
+
+        e.each(first, e.minimum(e.add(first, e.index(_TOKENS_PER_GROUP)), a["tokens"]), 1, row)
+
+    return Kernel(
+        "ggufc_quantize_rows",
+        (Buffer("x", "f32"), Buffer("q", "i16", output=True)),
+        (Scalar("tokens"), Scalar("cols")),
+        (("tokens", _TOKENS_PER_GROUP),),
+        emit,
+    )

@@ -1,0 +1,200 @@
+"""y = W x for one activation row: the product of decode, which runs at the speed of the memory.
+
+One row of weights at a time in one sequential stream (two at once lose the hardware's prefetcher), prefetched a few
+lines ahead. Each work group quantizes x for itself, in the order in which the type unpacks, so no other pass is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..emit import F32, I16, I32, Emitter, Value, const, vec
+from ..kernel import Arguments, Buffer, Kernel, Scalar
+from .activations import GROUP, Quantizer
+from .quant import QuantType
+from .types import QUANT_TYPES
+
+_PANEL = 8192
+"""Elements of a row that are handled at once: bounds the stack, to about 30 KB for the worst type."""
+_AHEAD = 384
+"""Bytes between a load and its prefetch."""
+
+
+def linear_one(type_name: str, rows_per_group: int = 64) -> Kernel:
+    """y = W x for one row of float32 activations.
+
+    w: the raw rows of the weight; x: float32 (cols,); y: float32 (rows,). cols is a multiple of the type's block, and
+    for quantized types x is rounded as `activations` says. A larger `rows_per_group` suits matrices of very many rows.
+    """
+    emit = _emit_float if type_name == "f32" else _Quantized(QUANT_TYPES[type_name]).emit
+    suffix = "" if rows_per_group == 64 else f"_{rows_per_group}"
+
+    def body(e: Emitter, a: Arguments) -> None:
+        first = e.times(a["@rows"], rows_per_group)
+        emit(e, a, first, e.minimum(e.add(first, e.index(rows_per_group)), a["rows"]))
+
+    return Kernel(
+        f"ggufc_linear_one_{type_name}{suffix}",
+        (Buffer("w", "i8"), Buffer("x", "f32"), Buffer("y", "f32", output=True)),
+        (Scalar("rows"), Scalar("cols")),
+        (("rows", rows_per_group),),
+        body,
+    )
+
+
+def _emit_float(e: Emitter, a: Arguments, first: Value, last: Value) -> None:
+    cols, lanes = a["cols"], 16
+    kind = vec(F32, lanes)
+    whole = e.times(e.over(cols, 4 * lanes), 4 * lanes)
+
+    def row(r: Value) -> None:
+        w = e.at(a["w"], e.times(e.mul(r, cols), 4))
+
+        def product(i: Value, *totals: Value) -> list[Value]:
+            at = e.times(i, 4)
+            ws, xs = e.at(w, at), e.at(a["x"], at)
+            return [e.fma_(e.read(kind, ws, 64 * k), e.read(kind, xs, 64 * k), t) for k, t in enumerate(totals)]
+
+        def one(i: Value, total: Value) -> list[Value]:
+            at = e.times(i, 4)
+            return [e.fma_(e.read(F32, w, at), e.read(F32, a["x"], at), total)]
+
+        t0, t1, t2, t3 = e.loop(0, whole, 4 * lanes, [const(kind, 0.0)] * 4, product)
+        total = e.sum_lanes(e.fadd(e.fadd(t0, t1), e.fadd(t2, t3)))
+        (total,) = e.loop(whole, cols, 1, [total], one)
+        e.write(total, a["y"], e.times(r, 4))
+
+    e.each(first, last, 1, row)
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """The product of one quantized type.
+
+    The activations of a chunk stand in one record: for each part 32 i16 that meet its even bytes and 32 for its odd
+    ones; for each total the 16 i32 that take the offset back; 16 float32 that the lanes of the minima are multiplied
+    with; the scale.
+    """
+
+    type: QuantType
+
+    @property
+    def _corrections_at(self) -> int:
+        return 128 * len(self.type.parts)
+
+    @property
+    def _sums_at(self) -> int:
+        return self._corrections_at + (64 * len(self.type.totals) if self.type.offset else 0)
+
+    @property
+    def _scale_at(self) -> int:
+        return self._sums_at + (64 if self.type.minima else 0)
+
+    @property
+    def _record(self) -> int:
+        return self._scale_at + 64
+
+    def emit(self, e: Emitter, a: Arguments, first: Value, last: Value) -> None:
+        kind, cols = self.type, a["cols"]
+        records = e.scratch(_PANEL // kind.chunk * self._record)
+        tail = kind.zero_scratch(e)
+        quantizer = Quantizer(e)
+        stride = kind.row_bytes(e, cols)
+
+        def panel(start: Value) -> None:
+            width = e.minimum(e.sub(cols, start), _PANEL)
+            x = e.at(a["x"], e.times(start, 4))
+            e.each(
+                0,
+                width,
+                GROUP,
+                lambda i: self._quantize(quantizer, e.at(x, e.times(i, 4)), e.sub(width, i), records, i),
+            )
+            chunks = e.over(width, kind.chunk)
+            blocks = e.over(e.sub(width, e.times(chunks, kind.chunk)), kind.block)
+            w = e.at(a["w"], kind.row_bytes(e, start))
+
+            def row(r: Value) -> None:
+                line = e.at(w, e.mul(r, stride))
+
+                def whole(c: Value, *totals: Value) -> list[Value]:
+                    address = e.at(line, e.times(c, kind.chunk_bytes))
+                    e.prefetch(address, _AHEAD, kind.chunk_bytes)
+                    return self._chunk(e, address, e.at(records, e.times(c, self._record)), totals)
+
+                def partial(_: Value, *totals: Value) -> list[Value]:
+                    address = kind.padded(e, e.at(line, e.times(chunks, kind.chunk_bytes)), blocks, tail)
+                    return self._chunk(e, address, e.at(records, e.times(chunks, self._record)), totals)
+
+                totals = e.loop(0, chunks, 1, [const(vec(F32, 16), 0.0)] * 2, whole)
+                if kind.blocks_per_chunk > 1:
+                    totals = e.loop(0, e.minimum(blocks, 1), 1, totals, partial)
+                at = e.at(a["y"], e.times(r, 4))
+                before = e.select(e.icmp_signed(">", start, e.index(0)), e.read(F32, at), const(F32, 0.0))
+                e.write(e.fadd(before, e.sum_lanes(e.fadd(*totals))), at)
+
+            e.each(first, last, 1, row)
+
+        e.each(0, cols, _PANEL, panel)
+
+    def _chunk(self, e: Emitter, address: Value, record: Value, totals: tuple[Value, ...]) -> list[Value]:
+        """Adds one chunk's product to the running totals, which take turns so that their latencies overlap."""
+        kind, words = self.type, vec(I16, 32)
+        chunk = kind.unpack(e, address, e.read(F32, record, self._scale_at))
+        scales = kind.scales(e, chunk)
+        sums = list(totals)
+        for n, parts in enumerate(kind.totals):
+            integer = (
+                e.read(vec(I32, 16), record, self._corrections_at + 64 * n) if kind.offset else const(vec(I32, 16), 0)
+            )
+            for p in parts:
+                for half, weights in enumerate(kind.words(e, chunk.parts[p])):
+                    integer = e.dot_pairs(integer, weights, e.read(words, record, 128 * p + 64 * half))
+            lane_scales = e.take(scales, kind.parts[parts[0]].scale_lanes)
+            sums[n % len(sums)] = e.fma_(e.sitofp(integer, vec(F32, 16)), lane_scales, sums[n % len(sums)])
+        if kind.minima:
+            factors = e.read(vec(F32, 16), record, self._sums_at)
+            sums[-1] = e.fma_(e.take(scales, self._minimum_lanes), factors, sums[-1])
+        return sums
+
+    @property
+    def _minimum_lanes(self) -> list[int]:
+        """The 16 lanes of the scale vector that hold the minima, and neighbours whose factor is zero."""
+        first = self.type.minima[0].lane // 16 * 16
+        return list(range(first, first + 16))
+
+    def _quantize(self, quantizer: Quantizer, x: Value, count: Value, records: Value, element: Value) -> None:
+        """Writes the records of up to 256 elements, `element` being the first one's index in the panel."""
+        e = quantizer.e
+        x = quantizer.padded(x, count)
+        scale, inverse = quantizer.scale(x)
+        for c in range(GROUP // self.type.chunk):
+            at = e.times(e.add(e.over(element, self.type.chunk), e.index(c)), self._record)
+            self._record_chunk(quantizer, e.at(x, 4 * self.type.chunk * c), inverse, scale, e.at(records, at))
+
+    def _record_chunk(self, quantizer: Quantizer, x: Value, inverse: Value, scale: Value, record: Value) -> None:
+        e, kind, words = quantizer.e, self.type, vec(I16, 32)
+
+        def integers(start: int) -> Value:
+            return quantizer.integers(x, 4 * start, inverse)
+
+        for n, parts in enumerate(kind.totals):
+            correction = const(vec(I32, 16), 0)
+            for p in parts:
+                values = e.trunc(e.concat([integers(s) for s in kind.parts[p].starts]), vec(I16, 64))
+                for half in range(2):
+                    digits = e.take(values, range(half, 64, 2))
+                    e.write(digits, record, 128 * p + 64 * half)
+                    correction = e.dot_pairs(correction, digits, const(words, -kind.offset))
+            if kind.offset:
+                e.write(correction, record, self._corrections_at + 64 * n)
+        if kind.minima:
+            factors = const(vec(F32, 16), 0.0)
+            for m in kind.minima:
+                total = integers(m.start)
+                for start in range(m.start + 16, m.start + m.count, 16):
+                    total = e.add(total, integers(start))
+                total = e.call(e.declare("llvm.vector.reduce.add.v16i32", I32, total.type), [total])
+                factors = e.insert_element(factors, e.fneg(e.sitofp(total, F32)), const(I32, m.lane % 16))
+            e.write(factors, record, self._sums_at)
+        e.write(scale, record, self._scale_at)

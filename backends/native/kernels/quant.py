@@ -1,0 +1,158 @@
+"""How a quantized type is described: a layout and one function that unpacks a chunk; every kernel reads just these.
+
+A weight is worth `scale * (byte - offset) - minimum`, where scale = d * sub: d is a float32 that stands for a block,
+sub a small integer of a sub-block where the type has those. A *chunk* is what one unpack takes: a super-block of 256
+weights or four blocks of 32. It comes as vectors of 64 bytes; each vector is four *runs* of 16 weights that are
+neighbours in the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..emit import I8, I16, Emitter, Value, const, vec
+
+RUN = 16
+"""Weights in a run: neighbours in the row that share one scale."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where the 64 bytes of one vector belong: the first element and the scale lane of each run."""
+
+    starts: tuple[int, int, int, int]
+    lanes: tuple[int, int, int, int]
+
+    @property
+    def scale_lanes(self) -> tuple[int, ...]:
+        """The scale lane of each i32 lane, which holds four neighbouring bytes."""
+        return tuple(lane for lane in self.lanes for _ in range(4))
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """A lane of the scale vector that is the minimum of the elements [start, start + count)."""
+
+    lane: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """The values of one chunk: 64 bytes per part, the float32 vector d, the i32 vector sub where the type has it."""
+
+    parts: tuple[Value, ...]
+    d: Value
+    sub: Value | None = None
+
+
+@dataclass(frozen=True)
+class QuantType:
+    """A quantized type.
+
+    `unpack(e, address, factor)` emits the reading of one chunk at `address`, with d multiplied by the float32 `factor`
+    if one is given; it reads no byte outside of the chunk. `largest` bounds |byte - offset| times |sub|.
+    """
+
+    name: str
+    block: int
+    block_bytes: int
+    chunk: int
+    parts: tuple[Part, ...]
+    largest: int
+    unpack: Callable[[Emitter, Value, Value | None], Unpacked]
+    signed: bool = False
+    offset: int = 0
+    minima: tuple[Minimum, ...] = ()
+
+    @property
+    def blocks_per_chunk(self) -> int:
+        return self.chunk // self.block
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.blocks_per_chunk * self.block_bytes
+
+    @property
+    def totals(self) -> tuple[tuple[int, ...], ...]:
+        """The parts, by index, gathered by their scales: those of one entry may be added up as integers."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, part in enumerate(self.parts):
+            groups.setdefault(part.lanes, []).append(i)
+        return tuple(tuple(g) for g in groups.values())
+
+    def minimum_lane(self, element: int) -> int | None:
+        """The scale lane that is the minimum of this element of a chunk."""
+        return next((m.lane for m in self.minima if m.start <= element < m.start + m.count), None)
+
+    def row_bytes(self, e: Emitter, cols: Value) -> Value:
+        """Bytes of a row of `cols` weights."""
+        return e.times(e.over(cols, self.block), self.block_bytes)
+
+    def scales(self, e: Emitter, chunk: Unpacked) -> Value:
+        """The float32 vector d * sub."""
+        return chunk.d if chunk.sub is None else e.fmul(chunk.d, e.sitofp(chunk.sub, chunk.d.type))
+
+    def words(self, e: Emitter, part: Value) -> tuple[Value, Value]:
+        """A part's even and its odd bytes as i16."""
+        kind = vec(I16, 32)
+        both, eight = e.bitcast(part, kind), const(kind, 8)
+        if self.signed:
+            return e.ashr(e.shl(both, eight), eight), e.ashr(both, eight)
+        return e.and_(both, const(kind, 255)), e.lshr(both, eight)
+
+    def runs(self, e: Emitter, chunk: Unpacked) -> Iterator[tuple[int, int, Value]]:
+        """For each run its first element, its scale lane and its 16 integers (byte - offset) as i16."""
+        kind = vec(I16, RUN)
+        for part, values in zip(self.parts, chunk.parts, strict=True):
+            for k, (start, lane) in enumerate(zip(part.starts, part.lanes, strict=True)):
+                run = e.take(values, range(RUN * k, RUN * k + RUN))
+                wide = e.sext(run, kind) if self.signed else e.zext(run, kind)
+                yield start, lane, e.sub(wide, const(kind, self.offset)) if self.offset else wide
+
+    def padded(self, e: Emitter, address: Value, blocks: Value, scratch: Value) -> Value:
+        """The address of a whole chunk that begins with up to `blocks` blocks at `address`.
+
+        Where fewer blocks are left in the row than a chunk has, they are copied to `scratch` (chunk_bytes, zero where
+        it was never written) and zeros follow: all types give a weight of zero there, or meet an activation of zero.
+        """
+        if self.blocks_per_chunk == 1:
+            return address
+        is_whole = e.icmp_signed(">=", blocks, e.index(self.blocks_per_chunk))
+
+        def copy(i: Value) -> None:
+            at = e.times(i, self.block_bytes)
+            e.write(e.read(vec(I8, self.block_bytes), e.at(address, at)), e.at(scratch, at))
+
+        e.each(0, e.select(is_whole, e.index(0), blocks), 1, copy)
+        return e.select(is_whole, address, scratch)
+
+    def zero_scratch(self, e: Emitter) -> Value:
+        """Scratch memory for `padded`."""
+        scratch = e.scratch(self.chunk_bytes)
+        for i in range(self.blocks_per_chunk):
+            e.write(const(vec(I8, self.block_bytes), 0), scratch, i * self.block_bytes)
+        return scratch
+
+
+def four_halves(e: Emitter, address: Value, stride: int, factor: Value | None) -> Value:
+    """The halves at the start of four blocks as <4 x float>, times the factor."""
+    bits = e.bitcast(e.read_pieces(address, [i * stride for i in range(4)], 2), vec(I16, 4))
+    return scaled(e, e.half_to_float(bits), factor)
+
+
+def scaled(e: Emitter, value: Value, factor: Value | None) -> Value:
+    """A float32 vector times a scalar factor, if there is one."""
+    return value if factor is None else e.fmul(value, e.splat(factor, value.type.count))
+
+
+def low_nibbles(e: Emitter, values: Value) -> Value:
+    """The lower four bits of each byte."""
+    return e.and_(values, const(values.type, 15))
+
+
+def high_nibbles(e: Emitter, values: Value) -> Value:
+    """The upper four bits of each byte, shifted down."""
+    return e.lshr(values, const(values.type, 4))

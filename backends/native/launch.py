@@ -1,0 +1,165 @@
+"""The numba home: kernels called from Python on numpy arrays, on as many threads as wished.
+
+The machine code is that of `objects.object_code`, the very bytes that are linked elsewhere, loaded into this process;
+it is kept on disk between processes. A small entry of its own per kernel takes all arguments in one array of 64-bit
+words and runs a range of work groups, so that one compiled numba loop serves every kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .emit import F32, I64, PTR, Emitter
+from .kernel import ELEMENTS, Kernel, build_module, signature
+from .objects import object_code
+from .target import Target, host_target
+
+
+def launch(
+    kernel: Kernel,
+    arrays: Mapping[str, np.ndarray],
+    scalars: Mapping[str, float],
+    threads: int = 1,
+    target: Target | None = None,
+) -> None:
+    """Runs the kernel's whole grid and returns when it is done.
+
+    `arrays` are contiguous and named as the kernel's buffers, `scalars` as its scalars; an array's item size must be
+    the buffer's (for "i8" any type will do: raw bytes). Nothing is copied. One thread runs in the caller's own.
+    """
+    function = _loaded(kernel, target or host_target())
+    words = np.empty(len(kernel.buffers) + len(kernel.scalars) + len(kernel.grid), np.int64)
+    for i, buffer in enumerate(kernel.buffers):
+        array = arrays[buffer.name]
+        assert array.flags.c_contiguous, f"{kernel.name}: {buffer.name} is not contiguous"
+        size = ELEMENTS[buffer.dtype][1]
+        assert size in (1, array.itemsize), f"{kernel.name}: {buffer.name} is {array.dtype}, not {buffer.dtype}"
+        words[i] = array.ctypes.data
+    for i, scalar in enumerate(kernel.scalars, len(kernel.buffers)):
+        value = scalars[scalar.name]
+        words[i] = np.float32(value).view(np.int32) if scalar.dtype == "f32" else value
+    groups = kernel.groups(scalars)
+    words[len(words) - len(groups) :] = groups
+    total = 1
+    for n in groups:
+        total *= n
+    threads = min(threads, total)
+    if threads <= 1:
+        function.run(words.ctypes.data, 0, total)
+        return
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(threads, before))
+    try:
+        _run_parallel(function.address, words.ctypes.data, total, threads)
+    finally:
+        numba.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A loaded kernel's entry: run(words, first group, end group)."""
+
+    address: int
+    run: Any
+    engine: Any
+
+
+@functools.cache
+def _loaded(kernel: Kernel, target: Target) -> _Function:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(opt=1, reloc="pic", codemodel="small")
+    entry = llvm.parse_assembly(str(_entry_module(kernel, target)))
+    engine = llvm.create_mcjit_compiler(entry, machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(_object(kernel, target)))
+    engine.finalize_object()
+    address = engine.get_function_address("run")
+    return _Function(address, ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address), engine)
+
+
+def _entry_module(kernel: Kernel, target: Target) -> ir.Module:
+    """run(words, first, end): calls the kernel for the work groups [first, end) of the grid in row-major order."""
+    module = ir.Module("entry")
+    module.triple = target.triple
+    callee = ir.Function(module, signature(kernel), kernel.name)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [PTR, I64, I64]), "run")
+    e = Emitter(function.append_basic_block("entry"), target)
+    words, first, end = function.args
+    arguments, at = [], 0
+    for _ in kernel.buffers:
+        arguments += [e.read(PTR, words, at), e.index(0)]
+        at += 8
+    for scalar in kernel.scalars:
+        arguments.append(e.read(F32 if scalar.dtype == "f32" else I64, words, at))
+        at += 8
+    counts = [e.read(I64, words, at + 8 * k) for k in range(len(kernel.grid))]
+
+    def group(i: ir.Value) -> None:
+        ids = []
+        for count in reversed(counts):
+            ids.append(e.urem(i, count))
+            i = e.udiv(i, count)
+        e.call(callee, [*arguments, *reversed(ids)])
+
+    e.each(first, end, 1, group)
+    e.ret_void()
+    return module
+
+
+def _object(kernel: Kernel, target: Target) -> bytes:
+    """The kernel's object, from the disk if this very code was compiled before."""
+    key = "\n".join((str(build_module(kernel, target)), repr(target), llvmlite.__version__))
+    path = _cache_directory() / f"{kernel.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.o"
+    try:
+        return path.read_bytes()
+    except OSError:
+        code = object_code(kernel, target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(code)
+        Path(file.name).replace(path)  # whole or not at all, whoever else writes it
+    except OSError:
+        pass  # no place to keep it: the next process compiles again
+    return code
+
+
+def _cache_directory() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "ggufc" / "kernels"
+
+
+@intrinsic
+def _call(context, address, words, first, end):
+    """Calls a loaded entry by its address."""
+
+    def codegen(context, builder, signature, arguments):
+        address, *rest = arguments
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 3)
+        builder.call(builder.inttoptr(address, kind.as_pointer()), rest)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), codegen
+
+
+@numba.njit("void(int64, int64, int64, int64)", parallel=True, cache=True, error_model="numpy", nogil=True)
+def _run_parallel(address, words, total, parts):
+    for part in numba.prange(parts):
+        first, end = part * total // parts, (part + 1) * total // parts
+        _call(address, words, first, end)  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,51 @@
+"""Kernels as relocatable ELF objects, ready to be linked: the same bytes on every building machine."""
+
+from __future__ import annotations
+
+import functools
+
+import llvmlite.binding as llvm
+
+from .kernel import Kernel, build_module
+from .target import Target
+
+
+@functools.cache
+def _machine(target: Target) -> llvm.TargetMachine:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu,
+        features=",".join(target.features),
+        opt=3,
+        reloc="pic",
+        codemodel="small"
+        if target.is_x86
+        else "default",  # llvmlite's own default is the JIT's, with 64-bit GOT relocations
+        abiname=target.abi,
+    )
+
+
+def _optimised(kernel: Kernel, target: Target) -> llvm.ModuleRef:
+    module = llvm.parse_assembly(str(build_module(kernel, target)))
+    module.verify()
+    machine = _machine(target)
+    module.data_layout = str(machine.target_data)
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def llvm_ir(kernel: Kernel, target: Target, optimised: bool = False) -> str:
+    """The kernel as LLVM assembly, to look at: as emitted, or after the optimiser."""
+    return str(_optimised(kernel, target) if optimised else build_module(kernel, target))
+
+
+def assembly(kernel: Kernel, target: Target) -> str:
+    """The kernel as the target's assembly, to look at."""
+    return _machine(target).emit_assembly(_optimised(kernel, target))
+
+
+def object_code(kernel: Kernel, target: Target) -> bytes:
+    """The kernel as an ELF object that defines `kernel.name` and needs no other symbol."""
+    return _machine(target).emit_object(_optimised(kernel, target))
