@@ -1,0 +1,298 @@
+"""The tokenizer against llama.cpp: its published vocabularies, and live on a tiny and on the real model."""
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ggufc.frontend.errors import InputError, UnsupportedError
+from ggufc.frontend.gguf import read_gguf
+from ggufc.frontend.tokenizer import Tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..oracle import Reference
+from ..tiny_models import TOKENS, tiny_model
+
+
+def metadata_of(path: Path) -> Mapping[str, Any]:
+    with read_gguf(path) as file:
+        return file.metadata
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "space prefix"])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Tokenizer, Reference]]:
+    """The tiny vocabulary in ggufc and in llama.cpp."""
+    path = tmp_path_factory.mktemp("tokenizer") / "model.gguf"
+    tiny_model(path, "llama", metadata={"tokenizer.ggml.add_space_prefix": request.param})
+    with Reference(path, n_ctx=256) as reference:
+        yield Tokenizer.from_metadata(metadata_of(path)), reference
+
+
+@pytest.fixture
+def metadata(tiny_gemma3_path: Path) -> dict[str, Any]:
+    """The metadata of the tiny vocabulary, to be changed."""
+    return dict(metadata_of(tiny_gemma3_path))
+
+
+def test_pieces_bytes_and_specials(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata)
+    ids = tokenizer.encode("<start_of_turn>the an\n\n日本é語<end_of_turn>")
+    assert [TOKENS[i] for i in ids] == [
+        *("<bos>", "<start_of_turn>", "t", "he", "▁an", "\n\n", "日本", "é"),
+        *("<0xE8>", "<0xAA>", "<0x9E>", "<end_of_turn>"),
+    ]
+    assert tokenizer.decode(ids) == "the an\n\n日本é語"
+    assert tokenizer.decode(ids, render_special=True) == "<bos><start_of_turn>the an\n\n日本é語<end_of_turn>"
+    assert tokenizer.vocab_size == len(TOKENS)
+    assert {TOKENS[i] for i in tokenizer.eog_ids} == {"<eos>", "<end_of_turn>"}
+
+
+def test_special_text_that_is_not_parsed_stays_text(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata)
+    ids = tokenizer.encode("<eos>\n\n", add_special=False, parse_special=False)
+    assert tokenizer.eos_id not in ids
+    assert ids[-1] == TOKENS.index("\n\n")  # user-defined tokens are text of their own
+    assert tokenizer.decode(ids) == "<eos>\n\n"
+
+
+_TEXTS = st.lists(
+    st.sampled_from(TOKENS) | st.text(max_size=8) | st.sampled_from([" ", "  ", "\n", "the "]), max_size=8
+)
+
+
+@settings(deadline=None)
+@given(parts=_TEXTS, parse_special=st.booleans())
+def test_ids_and_pieces_are_llama_cpps(
+    pair: tuple[Tokenizer, Reference], parts: list[str], parse_special: bool
+) -> None:
+    tokenizer, reference = pair
+    text = "".join(parts)
+    ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)
+    assert ids == reference.tokenize(text, add_special=False, parse_special=parse_special)
+    assert tokenizer.decode(ids) == b"".join(map(reference.piece, ids)).decode("utf-8", "replace")
+
+
+def test_a_lone_surrogate_is_a_replacement_character(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata)
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
+
+
+def test_published_vocabulary_and_ids(shared_dir: Path) -> None:
+    """llama.cpp's own test texts for the vocabulary of Llama 2."""
+    path = shared_dir / "data/tokenizers/ggml-vocab-llama-spm.gguf"
+    texts = Path(f"{path}.inp").read_text("utf-8").split("\n__ggml_vocab_test__\n")
+    lines = Path(f"{path}.out").read_text("utf-8").split("\n")
+    tokenizer = Tokenizer.from_metadata(metadata_of(path))
+    assert [tokenizer.encode(text, add_special=False, parse_special=False) for text in texts] == [
+        [int(token) for token in line.split()] for line in lines
+    ]
+    assert tokenizer.encode("Hello") == [1, 15043]
+    assert tokenizer.decode([15043, 3186]) == " Hello world"
+
+
+@pytest.mark.parametrize("name", ["tpl-add", "tpl-noadd", "notpl-add", "notpl-noadd"])
+def test_bos_is_added_once(shared_dir: Path, name: str) -> None:
+    """The template writes BOS or not, the file wants it or not: never two, and none where neither does."""
+    case = shared_dir / "cases/15-double-or-missing-bos"
+    expected = json.loads((case / "expect.json").read_text("utf-8"))["cases"][f"bos-{name}.gguf"]
+    tokenizer = Tokenizer.from_metadata(metadata_of(case / f"input/bos-{name}.gguf"))
+    assert tokenizer.encode(expected["rendered"]) == expected["chat_ids_required"]
+    assert tokenizer.encode("") == expected["empty_prompt_ids"]
+    assert tokenizer.encode(" ") == expected["one_space_ids"]
+    assert tokenizer.encode("<bos>the").count(2) == 1
+
+
+def test_eos_is_added_where_the_file_wants_it(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.add_eos_token": True})
+    assert tokenizer.encode("a")[-1] == tokenizer.eos_id
+    assert tokenizer.encode("a<eos>").count(1) == 1
+
+
+@pytest.mark.parametrize("value", [len(TOKENS), 2**32 - 1, -1, 2**40, True, "2"])
+@pytest.mark.parametrize("role", ["bos", "eos", "eot"])
+def test_special_ids_outside_the_vocabulary_are_noted(metadata: dict[str, Any], role: str, value: object) -> None:
+    """Such an id is as if absent: BOS and EOS are then the family's own, 1 and 2, and the rest is found by its text."""
+    key = f"tokenizer.ggml.{role}_token_id"
+    tokenizer = Tokenizer.from_metadata(metadata | {key: value})
+    assert tokenizer.notes == [f"{key} is {value!r}, which is none of the {len(TOKENS)} tokens; it is ignored"]
+    wanted = Tokenizer.from_metadata({k: v for k, v in metadata.items() if k != key})
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.eog_ids) == (wanted.bos_id, wanted.eos_id, wanted.eog_ids)
+    assert all(0 <= token < len(TOKENS) for token in tokenizer.encode("a") + sorted(tokenizer.eog_ids))
+
+
+@pytest.mark.parametrize(
+    ("texts", "control", "user_defined"),
+    [
+        (["<|im_end|>", "<|endoftext|>"], {"<|im_end|>", "<|endoftext|>"}, set()),
+        (["<|end|>"], {"<|end|>"}, set()),
+        (["<|end|>", "<|return|>", "<|call|>"], {"<|return|>", "<|call|>"}, {"<|end|>"}),
+        (["<|channel|>", "<|file_sep|>"], {"<|file_sep|>"}, {"<|channel|>"}),
+    ],
+)
+def test_what_ends_a_generation(
+    metadata: dict[str, Any], texts: list[str], control: set[str], user_defined: set[str]
+) -> None:
+    """Tokens get their roles by their texts, whatever type the file gives them (normal, here)."""
+    tokens = [*TOKENS, *texts]
+    columns = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [*metadata["tokenizer.ggml.scores"], *([0.0] * len(texts))],
+        "tokenizer.ggml.token_type": [*metadata["tokenizer.ggml.token_type"], *([1] * len(texts))],
+    }
+    tokenizer = Tokenizer.from_metadata(metadata | columns)
+    assert {tokens[i] for i in tokenizer.eog_ids} == control | {"<eos>", "<end_of_turn>"}
+    for text in control:
+        assert tokenizer.decode([tokens.index(text)]) == ""
+    for text in user_defined:
+        assert tokenizer.encode(text, add_special=False, parse_special=False) == [tokens.index(text)]
+
+
+def test_phi_3_swallows_white_space_after_special_tokens(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata | {"general.name": "Phi-3 mini"})
+    assert tokenizer.encode("<end_of_turn> \n the") == tokenizer.encode("<end_of_turn>the")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"model": None}, InputError, "tokenizer.ggml.model is missing"),
+        ({"model": "rwkv"}, UnsupportedError, "tokenizer.ggml.model is 'rwkv'; this build has 'llama'"),
+        ({"tokens": None}, InputError, "tokenizer.ggml.tokens is missing"),
+        ({"tokens": np.arange(9)}, InputError, "tokenizer.ggml.tokens is missing or no list of texts"),
+        ({"tokens": ["a", "b", "a"]}, InputError, "has 'a' at 0 and at 2"),
+        ({"tokens": ["a", "\udcff"]}, UnsupportedError, "not UTF-8 at 1"),
+        ({"scores": [0.0]}, InputError, "tokenizer.ggml.scores is no list with a number for each of the"),
+        ({"scores": [float("nan")] * len(TOKENS)}, InputError, "tokenizer.ggml.scores holds a number"),
+        ({"token_type": "text"}, InputError, "tokenizer.ggml.token_type is no list"),
+        ({"token_type": [1] * len(TOKENS)}, UnsupportedError, "marks 0 byte tokens"),
+        ({"token_type": [1] * 50 + [6] * 256 + [1] * (len(TOKENS) - 306)}, InputError, "SentencePiece does not take"),
+        ({"add_bos_token": "yes"}, InputError, "tokenizer.ggml.add_bos_token is 'yes'"),
+    ],
+)
+def test_what_can_not_be_is_refused(
+    metadata: dict[str, Any], change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        Tokenizer.from_metadata(metadata | {f"tokenizer.ggml.{key}": value for key, value in change.items()})
+    assert "\n" not in str(caught.value)
+
+
+def test_saved_and_loaded(metadata: dict[str, Any], tmp_path: Path) -> None:
+    types = metadata["tokenizer.ggml.token_type"].copy()
+    types[TOKENS.index("ing")] = 5  # unused: merged, but without a text
+    before = Tokenizer.from_metadata(metadata | {"tokenizer.ggml.token_type": types})
+    before.save(tmp_path)
+    after = Tokenizer.load(tmp_path)
+    text = "<bos>the sing 日本<end_of_turn>語"
+    assert after.encode(text) == before.encode(text)
+    assert after.decode(after.encode(text)) == before.decode(before.encode(text)) == "the s 日本語"
+    assert (after.bos_id, after.eos_id, after.eog_ids) == (before.bos_id, before.eos_id, before.eog_ids)
+    (tmp_path / "tokenizer.model").write_bytes(b"no model")
+    with pytest.raises(InputError, match="is not the tokenizer's model"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(InputError, match="is not a tokenizer's configuration"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_stream_never_splits_a_character(shared_dir: Path) -> None:
+    case = shared_dir / "cases/32-character-split-over-tokens-in-a-stream/input"
+    tokenizer = Tokenizer.from_metadata(metadata_of(case / "spm.gguf"))
+    for name, run in json.loads((case / "streams.json").read_text("utf-8")).items():
+        stream = tokenizer.stream()
+        pieces = [stream.push(token) for token in run["spm_ids"]]
+        assert "".join(pieces) + stream.flush() == run["text"], name
+        assert tokenizer.decode(run["spm_ids"]) == run["text"]
+        if "\ufffd" not in run["text"]:
+            assert not any("\ufffd" in piece for piece in pieces), name
+        assert stream.flush() == ""
+
+
+def test_ids_outside_the_vocabulary_are_refused(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata)
+    for token in (-1, len(TOKENS)):
+        with pytest.raises(ValueError, match=f"token {token} is outside the vocabulary of {len(TOKENS)}"):
+            tokenizer.decode([token])
+
+
+@pytest.mark.slow
+def test_long_texts_take_linear_time(shared_dir: Path) -> None:
+    """Texts of 200,000 characters made to be slow: runs, no blank, thousands of special tokens."""
+    case = shared_dir / "cases/34-long-text-quadratic-time"
+    expected = json.loads((case / "expect.json").read_text("utf-8"))["files"]["spm.gguf/200000"]
+    tokenizer = Tokenizer.from_metadata(metadata_of(case / "input/spm.gguf"))
+    for name, text in json.loads((case / "input/texts-200000.json").read_text("utf-8")).items():
+        start = time.perf_counter()
+        ids = tokenizer.encode(text, add_special=False)
+        assert time.perf_counter() - start < 5, name
+        assert hashlib.sha256(np.array(ids, "<u4").tobytes()).hexdigest()[:16] == expected[name]["sha256_16"], name
+
+
+PHRASES = [
+    *(
+        "The quick brown fox",
+        "  leading and trailing  ",
+        "I'LL don't we've",
+        "1234567890 3.14159 ٣٤٥",
+        "a" * 60,
+        "\n" * 12,
+    ),
+    *(
+        "Съешь ещё этих булок",
+        "日本語のテキスト、漢字",
+        "한국어 문장",
+        "مرحبا بالعالم",
+        "हिन्दी में",
+        "ภาษาไทย",
+        "עברית",
+        "Ελλάδα",
+    ),
+    *(
+        "🙂🚀",
+        "👨\u200d👩\u200d👧",
+        "e\u0301\u0323",
+        "\u00a0\u3000\u2003",
+        "\x00\x07\x7f",
+        "\r\n\t\t",
+        " " * 33,
+        "▁▁",
+        "<0x0A>",
+    ),
+    *(
+        "def f(x):\n    return {'a': x ** 2}\n",
+        "<table><td>1</td></table>",
+        "#include <stdio.h>",
+        "https://example.org/?q=1",
+    ),
+    *("<bos>", "<eos>", "<start_of_turn>user\n", "<end_of_turn>", "<unused7>", "<pad>", "<start_of", "_turn>", "<unk>"),
+]
+
+
+@pytest.mark.slow
+def test_the_real_vocabulary_is_llama_cpps(real_model: Path, tmp_path: Path) -> None:
+    """Several hundred mixed texts, every token's bytes, and the time to load from a bundle."""
+    metadata = metadata_of(real_model)
+    Tokenizer.from_metadata(metadata).save(tmp_path)
+    start = time.perf_counter()
+    tokenizer = Tokenizer.load(tmp_path)
+    assert time.perf_counter() - start < 0.15
+    rng = random.Random(0)
+    tokens = metadata["tokenizer.ggml.tokens"]
+    texts = PHRASES + ["".join(rng.choices(PHRASES, k=4) + rng.choices(tokens, k=4)) for _ in range(300)]
+    with Reference(real_model, n_ctx=256) as reference:
+        for text in texts:
+            for parse_special in (True, False):
+                ids = tokenizer.encode(text, add_special=False, parse_special=parse_special)
+                assert ids == reference.tokenize(text, add_special=False, parse_special=parse_special), text
+        assert tokenizer.encode("The capital of France is") == reference.tokenize("The capital of France is")
+        assert tokenizer.eog_ids == reference.eog_ids()
+        for token in range(0, tokenizer.vocab_size, 7):
+            assert tokenizer.decode([token]) == reference.piece(token).decode("utf-8", "replace")
