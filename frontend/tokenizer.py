@@ -50,10 +50,23 @@ _EOT = (
 _ROLES: dict[str, tuple[str, ...]] = {
     "eot": _EOT,
     "eom": ("<|eom_id|>",),
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"),
+        "<\uff5cfim▁begin\uff5c>",
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"),
+        "<\uff5cfim▁hole\uff5c>",
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"),
+        "<\uff5cfim▁end\uff5c>",
+    ),
     "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
+_ENDING_ROLES = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 # Texts that end a generation whatever the keys say.
 _END_OF_GENERATION = {
     *_EOT,
@@ -67,8 +80,8 @@ _ALWAYS_USER_DEFINED = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|
 class SpecialTokens:
     """What a vocabulary says of its special tokens; all ids are inside the vocabulary, or None where there is none.
 
-    `control` and `user_defined` map texts to ids, longest first; `lstrip` and `rstrip` are tokens that swallow the
-    white space before or after them.
+    `control` (with the unknown token) and `user_defined` map texts to ids; `lstrip` and `rstrip` are tokens that
+    swallow the white space before or after them.
     """
 
     bos_id: int | None
@@ -80,32 +93,6 @@ class SpecialTokens:
     user_defined: Mapping[str, int]
     lstrip: tuple[int, ...] = ()
     rstrip: tuple[int, ...] = ()
-
-
-class Family(Protocol):
-    """One way to make tokens of the text between special tokens."""
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of tokens."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text in which nothing is special."""
-        ...
-
-    def piece(self, token: int) -> bytes:
-        """The bytes that an ordinary token stands for."""
-        ...
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Writes the family's own file; returns what `load` needs besides."""
-        ...
-
-    @classmethod
-    def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
-        """Reads what `save` wrote."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -128,6 +115,37 @@ class FamilyDefaults:
     add_bos: bool
     add_eos: bool
     add_space_prefix: bool
+
+
+class Family(Protocol):
+    """One way to make tokens of the text between special tokens."""
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: Vocabulary) -> Self:
+        """Makes it from a GGUF's token table."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text in which nothing is special."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that an ordinary token stands for."""
+        ...
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes the family's own file; returns what `load` needs besides."""
+        ...
+
+    @classmethod
+    def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
+        """Reads what `save` wrote."""
+        ...
 
 
 class Tokenizer:
@@ -339,7 +357,7 @@ class SentencePieceFamily:
 
 
 # tokenizer.ggml.model -> how its text is cut, and what holds where the file is silent.
-_FAMILIES: dict[str, tuple[type[SentencePieceFamily], FamilyDefaults]] = {
+_FAMILIES: dict[str, tuple[type[Family], FamilyDefaults]] = {
     "llama": (SentencePieceFamily, FamilyDefaults(1, 2, add_bos=True, add_eos=False, add_space_prefix=True)),
 }
 
@@ -365,8 +383,10 @@ def _read_vocabulary(metadata: Mapping[str, Any], defaults: FamilyDefaults, note
     types = [int(kind) for kind in _column(metadata, "token_type", len(texts), TokenType.NORMAL)]
     bos_id = _special_id(metadata, "bos", len(texts), defaults.bos_id, notes)
     eos_id = _special_id(metadata, "eos", len(texts), defaults.eos_id, notes)
-    eog = _end_of_generation(metadata, ids, types, notes) | ({eos_id} if eos_id is not None else set())
-    types = _final_types(ids, types, eog)
+    roles = _roles(metadata, ids, notes)
+    ending = [eos_id, *(roles.get(role) for role in _ENDING_ROLES), *map(ids.get, _END_OF_GENERATION)]
+    eog = {token for token in ending if token is not None}
+    types = _final_types(ids, types, eog | set(roles.values()))
     eog = {token for token in eog if types[token] == TokenType.CONTROL}
     control = {texts[i]: i for i, kind in enumerate(types) if kind in (TokenType.CONTROL, TokenType.UNKNOWN)}
     user_defined = {texts[i]: i for i, kind in enumerate(types) if kind == TokenType.USER_DEFINED}
@@ -440,21 +460,18 @@ def _is_added(metadata: Mapping[str, Any], role: str, token: int | None, default
     return wanted and token is not None
 
 
-def _end_of_generation(
-    metadata: Mapping[str, Any], ids: Mapping[str, int], types: Sequence[int], notes: list[str]
-) -> set[int]:
-    """The tokens that end a generation besides EOS: those with a role or a text that says so."""
-    found = {ids[text] for text in _END_OF_GENERATION & ids.keys()}
+def _roles(metadata: Mapping[str, Any], ids: Mapping[str, int], notes: list[str]) -> dict[str, int]:
+    """The roles that tokens have by a key or, where there is none, by their text."""
+    found = {}
     for role, texts in _ROLES.items():
         by_text = next((ids[text] for text in texts if text in ids), None)
-        token = _special_id(metadata, role, len(types), by_text, notes)
-        found |= {token} if token is not None else set()
-    return found
+        found[role] = _special_id(metadata, role, len(ids), by_text, notes)
+    return {role: token for role, token in found.items() if token is not None}
 
 
-def _final_types(ids: Mapping[str, int], types: Sequence[int], eog: Iterable[int]) -> list[int]:
-    """The token types as llama.cpp mends them: what ends a generation is control, with a few exceptions by text."""
-    mended = dict.fromkeys(eog, TokenType.CONTROL)
+def _final_types(ids: Mapping[str, int], types: Sequence[int], control: Iterable[int]) -> list[int]:
+    """The token types as llama.cpp mends them: what has a role is control, with a few exceptions by text."""
+    mended = dict.fromkeys(control, TokenType.CONTROL)
     mended |= {ids[text]: TokenType.USER_DEFINED for text in _ALWAYS_USER_DEFINED if text in ids}
     harmony = {"<|end|>", "<|return|>", "<|call|>"} <= ids.keys()
     if harmony or ({"<|end|>", "<|flush|>"} <= ids.keys() and {"<|calls|>", "<|call|>"} & ids.keys()):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ..oracle import Reference
-from ..tiny_models import TOKENS, tiny_model
+from ..tiny_models import TOKENS, Weight, tiny_model
 
 
 def metadata_of(path: Path) -> Mapping[str, Any]:
@@ -129,30 +129,32 @@ def test_special_ids_outside_the_vocabulary_are_noted(metadata: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("texts", "control", "user_defined"),
+    "texts",
     [
-        (["<|im_end|>", "<|endoftext|>"], {"<|im_end|>", "<|endoftext|>"}, set()),
-        (["<|end|>"], {"<|end|>"}, set()),
-        (["<|end|>", "<|return|>", "<|call|>"], {"<|return|>", "<|call|>"}, {"<|end|>"}),
-        (["<|channel|>", "<|file_sep|>"], {"<|file_sep|>"}, {"<|channel|>"}),
+        ["<|im_end|>", "<|endoftext|>", "<fim_prefix>", "▁<SUF>", "<PAD>", "</s>"],
+        ["<|end|>", "<|message|>"],
+        ["<|end|>", "<|return|>", "<|call|>"],
+        ["<|end|>", "<|flush|>", "<|calls|>"],
+        ["<|channel|>", "<|file_sep|>", "</s>", "<|tool_response>"],
     ],
 )
-def test_what_ends_a_generation(
-    metadata: dict[str, Any], texts: list[str], control: set[str], user_defined: set[str]
-) -> None:
-    """Tokens get their roles by their texts, whatever type the file gives them (normal, here)."""
-    tokens = [*TOKENS, *texts]
+def test_tokens_have_roles_by_their_texts(texts: list[str], metadata: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever type the file gives them (normal, here): some end a generation, some are control, some user-defined."""
     columns = {
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.scores": [*metadata["tokenizer.ggml.scores"], *([0.0] * len(texts))],
-        "tokenizer.ggml.token_type": [*metadata["tokenizer.ggml.token_type"], *([1] * len(texts))],
+        "tokenizer.ggml.tokens": [*TOKENS, *texts],
+        "tokenizer.ggml.scores": [*metadata["tokenizer.ggml.scores"].tolist(), *([0.0] * len(texts))],
+        "tokenizer.ggml.token_type": [*metadata["tokenizer.ggml.token_type"].tolist(), *([1] * len(texts))],
     }
-    tokenizer = Tokenizer.from_metadata(metadata | columns)
-    assert {tokens[i] for i in tokenizer.eog_ids} == control | {"<eos>", "<end_of_turn>"}
-    for text in control:
-        assert tokenizer.decode([tokens.index(text)]) == ""
-    for text in user_defined:
-        assert tokenizer.encode(text, add_special=False, parse_special=False) == [tokens.index(text)]
+    rows = Weight((len(TOKENS) + len(texts), 64), 1.0)
+    weights = {"token_embd.weight": rows, "output.weight": rows}
+    path = tiny_model(tmp_path / "model.gguf", "llama", metadata=columns, weights=weights)
+    tokenizer = Tokenizer.from_metadata(metadata_of(path))
+    with Reference(path, n_ctx=256) as reference:
+        assert tokenizer.eog_ids == reference.eog_ids()
+        for token, text in enumerate(texts, len(TOKENS)):
+            assert tokenizer.decode([token]).encode() == reference.piece(token)
+            ids = reference.tokenize(text, add_special=False, parse_special=False)
+            assert tokenizer.encode(text, add_special=False, parse_special=False) == ids
 
 
 def test_phi_3_swallows_white_space_after_special_tokens(metadata: dict[str, Any]) -> None:
