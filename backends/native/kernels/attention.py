@@ -1,0 +1,367 @@
+"""Causal attention over a ring of keys and values, with the softmax taken on the way (Milakov and Gimelshein, 2018).
+
+A work group has some *rows*, pairs of a token and a query head of one kv head: in decode the heads of one token, in prefill
+the tokens of one head. It goes through the keys that its rows see in blocks of BLOCK positions: scores of all rows, weights
+relative to the largest score so far, weighted sum of values. The sums live in the output.
+
+What a row gets does not depend on the rows beside it, on the number of tokens or on which of the kernels is used, not even
+in the last bit: blocks begin at multiples of BLOCK, a score always adds up in the same order, values in the order of the
+keys. A key that a row does not see is never multiplied into its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..emit import F32, I16, I32, I64, Emitter, Index, Value, const, vec
+from ..kernel import ELEMENTS, Arguments, Buffer, Kernel, Scalar
+from . import math
+
+BLOCK = 64
+"""Keys between two looks at the largest score."""
+TOKENS = 64
+"""Tokens of a work group in prefill."""
+
+_PADDING = 16
+_LINE = 4 * (BLOCK + _PADDING)
+"""Bytes of a row's scores; a tile of keys may write past the block."""
+_LOWEST = -3e38
+_BUFFERS = ("q", "k", "v", "position", "out")
+_SCALARS = (Scalar("rows"), Scalar("heads"), Scalar("kv_heads"), Scalar("window"), Scalar("scale", "f32"), Scalar("cap", "f32"))
+
+
+def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: int = 1) -> Kernel:
+    """Attention of one token (decode).
+
+    q: float32 (heads, head_dim); k: `dtype` ("f32" or "f16") (rows, kv_heads, head_dim); v: `dtype` (rows, kv_heads,
+    value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Dimensions are multiples of 8. Ring row s
+    holds the latest position p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the number of
+    positions seen with the token's own; `cap` is 0 for none. A work group does `heads_per_group` heads, which divides
+    heads / kv_heads: they share what is read of the ring.
+    """
+    shape = _Shape(dtype, head_dim, value_dim)
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        head = e.times(a["@heads"], heads_per_group)
+        rows = _Rows(heads_per_group, e.index(heads_per_group), (heads_per_group,), 0, e.index(1))
+        _Group(e, a, shape, rows, e.index(0), head).emit()
+
+    return Kernel(
+        f"ggufc_attention_one_{shape.name}_{heads_per_group}", shape.buffers, _SCALARS, (("heads", heads_per_group),), emit
+    )
+
+
+def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
+    """Attention of any number of tokens (prefill).
+
+    q: float32 (tokens, heads, head_dim), row t of it at `position + t`; out: float32 (tokens, heads, value_dim); ring row s
+    holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. The rest is as in
+    `attention_one`.
+    """
+    shape = _Shape(dtype, head_dim, value_dim)
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        token = e.times(a["@tokens"], TOKENS)
+        count = e.minimum(e.sub(a["tokens"], token), TOKENS)
+        _Group(e, a, shape, _Rows(TOKENS, count, (4, 1), 1, a["heads"]), token, a["@heads"]).emit()
+
+    return Kernel(
+        f"ggufc_attention_many_{shape.name}",
+        shape.buffers,
+        (Scalar("tokens"), *_SCALARS),
+        (("heads", 1), ("tokens", TOKENS)),
+        emit,
+    )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    dtype: str
+    head_dim: int
+    value_dim: int
+
+    def __post_init__(self) -> None:
+        assert self.dtype in ("f32", "f16") and self.head_dim % 8 == 0 and self.value_dim % 8 == 0, self
+
+    @property
+    def name(self) -> str:
+        return f"{self.dtype}_{self.head_dim}_{self.value_dim}"
+
+    @property
+    def element(self) -> int:
+        """Bytes of an element of the ring."""
+        return ELEMENTS[self.dtype][1]
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        types = ("f32", self.dtype, self.dtype, "i32", "f32")
+        return tuple(Buffer(n, t, output=n == "out") for n, t in zip(_BUFFERS, types, strict=True))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a work group.
+
+    At most `most`, `count` in this call, taken in register tiles of these sizes. From one row to the next are `step`
+    positions and `stride` heads of q and out.
+    """
+
+    most: int
+    count: Value
+    tiles: tuple[int, ...]
+    step: int
+    stride: Value
+
+
+class _Group:
+    """Emits a work group."""
+
+    def __init__(self, e: Emitter, a: Arguments, shape: _Shape, rows: _Rows, token: Value, head: Value) -> None:
+        self.e, self.shape, self.rows = e, shape, rows
+        self.lanes = e.target.vector_bits // 32
+        self.sums = 16 if e.target.vector_registers == 32 else 8  # registers of running sums in a tile
+        self.ring, self.window, self.scale, self.cap = a["rows"], a["window"], a["scale"], a["cap"]
+        self.position = e.add(e.sext(e.read(I32, a["position"]), I64), token)  # of row 0
+        row = e.add(e.mul(token, a["heads"]), head)
+        kv_head = e.udiv(head, e.udiv(a["heads"], a["kv_heads"]))
+        self.q, self.q_stride = self._part(a["q"], row, rows.stride, 4 * shape.head_dim)
+        self.out, self.out_stride = self._part(a["out"], row, rows.stride, 4 * shape.value_dim)
+        self.k, self.k_stride = self._part(a["k"], kv_head, a["kv_heads"], shape.element * shape.head_dim)
+        self.v, self.v_stride = self._part(a["v"], kv_head, a["kv_heads"], shape.element * shape.value_dim)
+        self.scores = e.scratch(_LINE * rows.most)
+        self.largest, self.total = e.scratch(4 * rows.most), e.scratch(4 * rows.most)
+
+    def _part(self, address: Value, index: Value, stride: Value, size: int) -> tuple[Value, Value]:
+        """The address of head `index`, and the bytes between rows that are `stride` heads apart."""
+        return self.e.at(address, self.e.times(index, size)), self.e.times(stride, size)
+
+    def emit(self) -> None:
+        e, count = self.e, self.rows.count
+        e.each(0, count, 1, self._begin)
+        first = e.times(e.over(self._first(e.index(0)), BLOCK), BLOCK)
+        e.each(first, self._end(e.sub(count, e.index(1))), BLOCK, self._block)
+        e.each(0, count, 1, self._finish)
+
+    # What a row sees: the positions [first, end)
+
+    def _end(self, row: Value) -> Value:
+        e = self.e
+        return e.add(self.position, e.add(e.times(row, self.rows.step), e.index(1)))
+
+    def _first(self, row: Value) -> Value:
+        e = self.e
+        has_window = e.icmp_signed(">", self.window, e.index(0))
+        return e.select(has_window, e.maximum(e.sub(self._end(row), self.window), 0), e.index(0))
+
+    # Steps
+
+    def _begin(self, row: Value) -> None:
+        e = self.e
+        e.write(const(F32, _LOWEST), self.largest, e.times(row, 4))
+        e.write(const(F32, 0.0), self.total, e.times(row, 4))
+        self._change(row, lambda old: const(old.type, 0.0))
+
+    def _finish(self, row: Value) -> None:
+        e = self.e
+        factor = e.fdiv(const(F32, 1.0), e.read(F32, self.total, e.times(row, 4)))
+        self._scale(row, factor)
+
+    def _block(self, block: Value) -> None:
+        e = self.e
+        end = e.add(block, e.index(BLOCK))
+        self._for_rows(lambda row, size: self._score(row, size, block, end))
+        e.each(0, self.rows.count, 1, lambda row: self._soften(row, block))
+        width = self.lanes * (self.sums // self.rows.tiles[0])
+        whole = self.shape.value_dim // width * width
+        e.each(0, whole, width, lambda column: self._weigh(column, width, block, end))
+        if whole < self.shape.value_dim:
+            self._weigh(e.index(whole), self.shape.value_dim - whole, block, end)
+
+    def _score(self, row: Value, size: int, block: Value, block_end: Value) -> None:
+        """q . k of `size` rows and all keys of the block that one of them sees."""
+        e = self.e
+        keys = min(4, self.sums // size)
+        start = e.maximum(self._first(row), block)
+        end = e.minimum(self._end(e.add(row, e.index(size - 1))), block_end)
+        base, last = e.urem(start, self.ring), e.sub(end, e.index(1))
+        queries = [e.at(self.q, e.mul(e.add(row, e.index(i)), self.q_stride)) for i in range(size)]
+        zero = const(vec(F32, self.lanes), 0.0)
+
+        def tile(key: Value) -> None:
+            lines = []
+            for i in range(keys):
+                at = e.minimum(e.add(key, e.index(i)), last)  # past the end repeats the last key
+                at = e.add(e.sub(at, start), base)
+                at = e.select(e.icmp_signed(">=", at, self.ring), e.sub(at, self.ring), at)
+                lines.append(e.at(self.k, e.mul(at, self.k_stride)))
+
+            def add(column: Value, *sums: Value, lanes: int = self.lanes) -> list[Value]:
+                k = [self._widen(self._read_ring(line, column, lanes)) for line in lines]
+                q = [self._widen(e.read(vec(F32, lanes), query, e.times(column, 4))) for query in queries]
+                pairs = [(a, b) for a in q for b in k]
+                return [e.fma_(a, b, total) for (a, b), total in zip(pairs, sums, strict=True)]
+
+            whole = self.shape.head_dim // self.lanes * self.lanes
+            sums = e.loop(0, whole, self.lanes, [zero] * (size * keys), add)
+            if whole < self.shape.head_dim:
+                sums = add(e.index(whole), *sums, lanes=self.shape.head_dim - whole)
+            together = max(1, self.lanes // keys)  # rows that one fold serves
+            for first in range(0, size, together):
+                group = range(first, min(first + together, size))
+                folded = self._fold([sums[i * keys + j] for i in group for j in range(keys)])
+                for i in group:
+                    part = e.take(folded, range((i - first) * keys, (i - first + 1) * keys))
+                    e.write(part, self._line(e.add(row, e.index(i))), e.times(e.sub(key, block), 4))
+
+        e.each(start, end, keys, tile)
+
+    def _soften(self, row: Value, block: Value) -> None:
+        """Scores to weights; the sums so far are scaled to the new largest score."""
+        e, kind, lanes = self.e, vec(F32, self.lanes), self.lanes
+        line = self._line(row)
+        is_capped = e.fcmp_ordered("!=", self.cap, const(F32, 0.0))
+        with e.if_then(is_capped):
+            into, back = e.splat(e.fdiv(self.scale, self.cap), lanes), e.splat(self.cap, lanes)
+
+            def cap(i: Value) -> None:
+                at = e.times(i, 4)
+                e.write(e.fmul(math.tanh(e, e.fmul(e.read(kind, line, at), into)), back), line, at)
+
+            e.each(0, BLOCK, lanes, cap)
+        scale = e.splat(e.select(is_capped, const(F32, 1.0), self.scale), lanes)
+        first, end = (e.splat(e.sub(f(row), block), lanes) for f in (self._first, self._end))
+        numbers = vec(I64, lanes)
+        before = e.read(F32, self.largest, e.times(row, 4))
+        masks, scores, most = [], [], e.splat(before, lanes)
+        for i in range(0, BLOCK, lanes):
+            at = const(numbers, tuple(range(i, i + lanes)))
+            masks.append(e.and_(e.icmp_signed(">=", at, first), e.icmp_signed("<", at, end)))
+            scores.append(e.fmul(e.read(kind, line, 4 * i), scale))
+            score = e.select(masks[-1], scores[-1], const(kind, _LOWEST))
+            most = e.select(e.fcmp_ordered(">", most, score), most, score)
+        largest = e.extract_element(self._fold([most], self._larger), const(I32, 0))
+        e.write(largest, self.largest, e.times(row, 4))
+        total = const(kind, 0.0)
+        for i, (mask, score) in enumerate(zip(masks, scores, strict=True)):
+            weight = e.select(mask, math.exp(e, e.fsub(score, e.splat(largest, lanes))), const(kind, 0.0))
+            e.write(weight, line, 4 * i * lanes)
+            total = e.fadd(total, weight)
+        factor = math.exp(e, e.fsub(before, largest))
+        sum_of_block = e.extract_element(self._fold([total]), const(I32, 0))
+        old = e.read(F32, self.total, e.times(row, 4))
+        e.write(e.fma_(old, factor, sum_of_block), self.total, e.times(row, 4))
+        with e.if_then(e.fcmp_unordered("!=", factor, const(F32, 1.0))):
+            self._scale(row, factor)
+
+    def _weigh(self, column: Value, width: int, block: Value, block_end: Value) -> None:
+        """Adds weighted values to `width` columns of all rows. Only keys that a row sees are multiplied into it."""
+        e = self.e
+
+        def tile(row: Value, size: int) -> None:
+            if size == 1 or self.rows.step == 0:
+                add(row, size, self._first(row), self._end(row))
+                return
+            # All rows see [begin, end); before and after it each has keys of its own.
+            final = e.add(row, e.index(size - 1))
+            begin = self._first(final)
+            end = e.maximum(begin, self._end(row))
+            rows = (row, e.add(row, e.index(size)))
+            e.each(*rows, 1, lambda r: add(r, 1, self._first(r), e.minimum(begin, self._end(r))))
+            add(row, size, begin, end)
+            e.each(*rows, 1, lambda r: add(r, 1, e.maximum(end, self._first(r)), self._end(r)))
+
+        def add(row: Value, size: int, first: Value, end: Value) -> None:
+            start, end = e.maximum(first, block), e.minimum(end, block_end)
+            with e.if_then(e.icmp_signed("<", start, end)):
+                self._add_values(row, size, column, width, block, start, end)
+
+        self._for_rows(tile)
+
+    def _add_values(
+        self, row: Value, size: int, column: Value, width: int, block: Value, start: Value, end: Value
+    ) -> None:
+        e = self.e
+        each = [e.add(row, e.index(i)) for i in range(size)]
+        outs = [e.at(self._output(r), e.times(column, 4)) for r in each]
+        lines = [self._line(r) for r in each]
+        parts = [(at, min(self.lanes, width - at)) for at in range(0, width, self.lanes)]
+        v = e.at(self.v, e.times(column, self.shape.element))
+        ring_end = e.at(v, e.mul(self.ring, self.v_stride))
+        sums = [e.read(vec(F32, n), out, 4 * at) for out in outs for at, n in parts]
+
+        def key(i: Value, address: Value, *sums: Value) -> list[Value]:
+            values = [self._read_ring(address, e.index(at), n) for at, n in parts]
+            at = e.times(e.sub(i, block), 4)
+            weights = [e.read(F32, line, at) for line in lines]
+            pairs = [(w, value) for w in weights for value in values]
+            new = [e.fma_(e.splat(w, x.type.count), x, s) for (w, x), s in zip(pairs, sums, strict=True)]
+            following = e.at(address, self.v_stride)
+            return [e.select(e.icmp_unsigned("==", following, ring_end), v, following), *new]
+
+        address = e.at(v, e.mul(e.urem(start, self.ring), self.v_stride))
+        _, *sums = e.loop(start, end, 1, [address, *sums], key)
+        for k, total in enumerate(sums):
+            out, (at, _) = outs[k // len(parts)], parts[k % len(parts)]
+            e.write(total, out, 4 * at)
+
+    # Parts
+
+    def _for_rows(self, tile: Callable[[Value, int], None]) -> None:
+        """Covers all rows with register tiles: tile(first row, number of rows)."""
+        e, done = self.e, self.e.index(0)
+        for size in self.rows.tiles:
+            end = e.add(done, e.times(e.over(e.sub(self.rows.count, done), size), size))
+            e.each(done, end, size, lambda row, size=size: tile(row, size))
+            done = end
+
+    def _line(self, row: Value) -> Value:
+        return self.e.at(self.scores, self.e.times(row, _LINE))
+
+    def _output(self, row: Value) -> Value:
+        return self.e.at(self.out, self.e.mul(row, self.out_stride))
+
+    def _change(self, row: Value, change: Callable[[Value], Value]) -> None:
+        """out = change(out) for a row of the output."""
+        e, kind, out = self.e, vec(F32, 8), self._output(row)
+        e.each(0, self.shape.value_dim, 8, lambda i: e.write(change(e.read(kind, out, e.times(i, 4))), out, e.times(i, 4)))
+
+    def _scale(self, row: Value, factor: Value) -> None:
+        self._change(row, lambda old: self.e.fmul(old, self.e.splat(factor, old.type.count)))
+
+    def _read_ring(self, address: Value, column: Index, lanes: int) -> Value:
+        """Elements of k or v as float32."""
+        e = self.e
+        at = e.times(e.index(column), self.shape.element)
+        if self.shape.dtype == "f16":
+            return e.half_to_float(e.read(vec(I16, lanes), address, at))
+        return e.read(vec(F32, lanes), address, at)
+
+    def _widen(self, value: Value) -> Value:
+        """Zeros up to a whole vector."""
+        n = value.type.count
+        lanes = [min(i, n) for i in range(self.lanes)]
+        return value if n == self.lanes else self.e.take(value, lanes, const(value.type, 0.0))
+
+    def _larger(self, a: Value, b: Value) -> Value:
+        return self.e.select(self.e.fcmp_ordered(">", a, b), a, b)
+
+    def _fold(self, vectors: Sequence[Value], combine: Callable[[Value, Value], Value] | None = None) -> Value:
+        """The sum (or other combination) of each vector's lanes, side by side; each adds up in the same order.
+
+        The number of vectors is a power of two, at most that of lanes. Halves are combined, then halves of those.
+        """
+        e, vectors = self.e, list(vectors)
+        combine = combine or e.fadd
+        width = self.lanes
+        while width > 1:
+            half = width // 2
+            pairs = list(zip(vectors[::2], vectors[1::2], strict=True)) if len(vectors) > 1 else [(vectors[0], None)]
+            starts = range(0, vectors[0].type.count * (2 if len(vectors) > 1 else 1), width)
+            low = [s + i for s in starts for i in range(half)]
+            high = [s + half + i for s in starts for i in range(half)]
+            vectors = [combine(e.take(a, low, b), e.take(a, high, b)) for a, b in pairs]
+            width = half
+        return vectors[0]
