@@ -268,18 +268,22 @@ class Tokenizer:
         return parts
 
     def _cut(self, part: str | int, special: str, token: int) -> Iterable[str | int]:
-        if isinstance(part, int) or special not in part:
+        """A part cut at every occurrence of one special token, from left to right, without what is empty."""
+        if isinstance(part, int):
             yield part
             return
-        pieces = part.split(special)
-        for i, piece in enumerate(pieces):
-            if i > 0:
-                yield token
-                piece = piece.lstrip(_WHITE_SPACE) if token in self._specials.rstrip else piece
-            if i < len(pieces) - 1 and token in self._specials.lstrip:
-                piece = piece.rstrip(_WHITE_SPACE)
-            if piece:
-                yield piece
+        begin = 0
+        while (at := part.find(special, begin)) >= 0:
+            left = part[begin:at]
+            if left := left.rstrip(_WHITE_SPACE) if token in self._specials.lstrip else left:
+                yield left
+            yield token
+            begin = at + len(special)
+            if token in self._specials.rstrip:  # before the search goes on: white space may be a token itself
+                while part[begin : begin + 1] and part[begin] in _WHITE_SPACE:
+                    begin += 1
+        if begin < len(part):
+            yield part[begin:]
 
 
 class TokenStream:

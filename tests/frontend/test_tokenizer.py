@@ -158,8 +158,11 @@ def test_tokens_have_roles_by_their_texts(texts: list[str], metadata: dict[str, 
 
 
 def test_phi_3_swallows_white_space_after_special_tokens(metadata: dict[str, Any]) -> None:
+    """Even white space that would be a token itself."""
     tokenizer = Tokenizer.from_metadata(metadata | {"general.name": "Phi-3 mini"})
-    assert tokenizer.encode("<end_of_turn> \n the") == tokenizer.encode("<end_of_turn>the")
+    wanted = tokenizer.encode("<end_of_turn>the")
+    assert tokenizer.encode("<end_of_turn> \n the") == tokenizer.encode("<end_of_turn>\n\nthe") == wanted
+    assert tokenizer.encode("\n\n\n\nthe") == tokenizer.encode("\n\nthe")
 
 
 @pytest.mark.parametrize(
