@@ -156,17 +156,18 @@ class Emitter(_Builder):
         known = self.module.globals.get(name)
         return known or ir.Function(self.module, ir.FunctionType(result, arguments), name)
 
-    def read_pieces(self, address: Value, offsets: Sequence[int], size: int) -> Value:
+    def read_pieces(self, address: Value, offsets: Sequence[int], size: int, extent: int) -> Value:
         """Pieces of `size` bytes at the offsets, side by side in one vector of bytes.
 
-        With byte permutes, two overlapping loads and one permute serve up to 128 bytes; elsewhere each piece is a load.
+        With byte permutes, two loads over all `extent` readable bytes and one permute serve up to 128 of them;
+        elsewhere each piece is a load.
         """
-        total, first, last = size * len(offsets), min(offsets), max(offsets) + size
-        if self.target.has_vbmi and total == 64 and len(offsets) > 2 and 64 <= last - first <= 128:
-            low, high = self.read(vec(I8, 64), address, first), self.read(vec(I8, 64), address, last - 64)
-            at = [o - first + i for o in offsets for i in range(size)]
-            return self.take(low, [a if a < 64 else a - (last - first - 64) + 64 for a in at], high)
-        return self.concat([self.read(vec(I8, size), address, o) for o in offsets])
+        if self.target.has_vbmi and len(offsets) > 2 and 64 < extent <= 128:
+            low, high = self.read(vec(I8, 64), address), self.read(vec(I8, 64), address, extent - 64)
+            at = [o + i for o in offsets for i in range(size)]
+            return self.take(low, [a if a < 64 else a - (extent - 64) + 64 for a in at], high)
+        pieces = {o: self.read(vec(I8, size), address, o) for o in offsets}
+        return self.concat([pieces[o] for o in offsets])
 
     def half_to_float(self, bits: Value) -> Value:
         """IEEE halves given as i16 (scalar or vector) to float32, exactly, NaN and subnormals too."""

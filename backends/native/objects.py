@@ -49,3 +49,8 @@ def assembly(kernel: Kernel, target: Target) -> str:
 def object_code(kernel: Kernel, target: Target) -> bytes:
     """The kernel as an ELF object that defines `kernel.name` and needs no other symbol."""
     return _machine(target).emit_object(_optimised(kernel, target))
+
+
+def data_layout(target: Target) -> str:
+    """LLVM's data layout of the target."""
+    return str(_machine(target).target_data)

@@ -73,7 +73,7 @@ class _Quantized:
 
     The activations of a chunk stand in one record: for each part 32 i16 that meet its even bytes and 32 for its odd
     ones; for each total the 16 i32 that take the offset back; 16 float32 that the lanes of the minima are multiplied
-    with; the scale.
+    with; the factors of d, which are the activations' scale and the gains of unshifted bytes.
     """
 
     type: QuantType
@@ -92,7 +92,7 @@ class _Quantized:
 
     @property
     def _record(self) -> int:
-        return self._scale_at + 64
+        return -(-(self._scale_at + 4 * len(self.type.gains)) // 64) * 64
 
     def emit(self, e: Emitter, a: Arguments, first: Value, last: Value) -> None:
         kind, cols = self.type, a["cols"]
@@ -140,7 +140,7 @@ class _Quantized:
     def _chunk(self, e: Emitter, address: Value, record: Value, totals: tuple[Value, ...]) -> list[Value]:
         """Adds one chunk's product to the running totals, which take turns so that their latencies overlap."""
         kind, words = self.type, vec(I16, 32)
-        chunk = kind.unpack(e, address, e.read(F32, record, self._scale_at))
+        chunk = kind.unpack(e, address, e.read(vec(F32, len(kind.gains)), record, self._scale_at))
         scales = kind.scales(e, chunk)
         sums = list(totals)
         for n, parts in enumerate(kind.totals):
@@ -150,7 +150,7 @@ class _Quantized:
             for p in parts:
                 for half, weights in enumerate(kind.words(e, chunk.parts[p])):
                     integer = e.dot_pairs(integer, weights, e.read(words, record, 128 * p + 64 * half))
-            lane_scales = e.take(scales, kind.parts[parts[0]].scale_lanes)
+            lane_scales = e.take(scales, kind.parts[parts[0]].lanes)
             sums[n % len(sums)] = e.fma_(e.sitofp(integer, vec(F32, 16)), lane_scales, sums[n % len(sums)])
         if kind.minima:
             factors = e.read(vec(F32, 16), record, self._sums_at)
@@ -197,4 +197,5 @@ class _Quantized:
                 total = e.call(e.declare("llvm.vector.reduce.add.v16i32", I32, total.type), [total])
                 factors = e.insert_element(factors, e.fneg(e.sitofp(total, F32)), const(I32, m.lane % 16))
             e.write(factors, record, self._sums_at)
-        e.write(scale, record, self._scale_at)
+        factors = e.fmul(e.splat(scale, len(kind.gains)), const(vec(F32, len(kind.gains)), kind.gains))
+        e.write(factors, record, self._scale_at)

@@ -6,7 +6,7 @@ Group 2k is in the low nibbles of bytes 32k..32k+31, group 2k+1 in the high ones
 from __future__ import annotations
 
 from ..emit import I8, I16, I32, Emitter, Value, const, vec
-from .quant import Minimum, Part, QuantType, Unpacked, high_nibbles, low_nibbles, scaled
+from .quant import Minimum, Part, QuantType, Unpacked, low_nibbles, scaled, spread
 
 
 def six_bit_scales(e: Emitter, address: Value) -> Value:
@@ -23,26 +23,24 @@ def six_bit_scales(e: Emitter, address: Value) -> Value:
     return e.zext(e.bitcast(e.or_(low, high), vec(I8, 16)), vec(I32, 16))
 
 
-def block_scales(e: Emitter, address: Value, factor: Value | None) -> Value:
-    """d in the 8 lanes of the scales and dmin in the 8 of the minima."""
-    halves = scaled(e, e.half_to_float(e.read(vec(I16, 2), address)), factor)
-    return e.take(halves, [0] * 8 + [1] * 8)
+def block_scales(e: Emitter, address: Value, factors: Value | None) -> Value:
+    """d in the 8 lanes of the scales and dmin in the 8 of the minima, times the factors."""
+    halves = e.half_to_float(e.read(vec(I16, 2), address))
+    return scaled(e, e.take(halves, [0] * 8 + [1] * 8), factors)
 
 
-def _unpack(e: Emitter, address: Value, factor: Value | None) -> Unpacked:
+def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
     parts: list[Value] = []
     for half in range(2):
         nibbles = e.read(vec(I8, 64), address, 16 + 64 * half)
-        parts += [low_nibbles(e, nibbles), high_nibbles(e, nibbles)]
-    return Unpacked(tuple(parts), block_scales(e, address, factor), six_bit_scales(e, e.at(address, 4)))
+        parts += [low_nibbles(e, nibbles), e.and_(nibbles, const(nibbles.type, 0xF0))]
+    return Unpacked(tuple(parts), block_scales(e, address, factors), six_bit_scales(e, e.at(address, 4)))
 
 
-def group_part(first: int, second: int) -> Part:
-    """A vector of two groups of 32."""
-    return Part((32 * first, 32 * first + 16, 32 * second, 32 * second + 16), (first, first, second, second))
+def _groups(first: int, second: int, shift: int) -> Part:
+    return Part((32 * first, 32 * first + 16, 32 * second, 32 * second + 16), spread(first, second), shift)
 
 
-GROUP_PARTS = (group_part(0, 2), group_part(1, 3), group_part(4, 6), group_part(5, 7))
 GROUP_MINIMA = tuple(Minimum(8 + g, 32 * g, 32) for g in range(8))
 
 Q4_K = QuantType(
@@ -50,7 +48,7 @@ Q4_K = QuantType(
     block=256,
     block_bytes=144,
     chunk=256,
-    parts=GROUP_PARTS,
+    parts=(_groups(0, 2, 0), _groups(1, 3, 4), _groups(4, 6, 0), _groups(5, 7, 4)),
     largest=15 * 63,
     unpack=_unpack,
     minima=GROUP_MINIMA,

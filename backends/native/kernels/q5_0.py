@@ -9,11 +9,11 @@ _BYTES = 22
 _BLOCKS = range(4)
 
 
-def _unpack(e: Emitter, address: Value, factor: Value | None) -> Unpacked:
-    nibbles = e.read_pieces(address, [b * _BYTES + 6 for b in _BLOCKS], 16)
+def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
+    nibbles = e.read_pieces(address, [b * _BYTES + 6 for b in _BLOCKS], 16, 4 * _BYTES)
     low, high = _fifth_bits(e, address)
     parts = (e.or_(low_nibbles(e, nibbles), low), e.or_(high_nibbles(e, nibbles), high))
-    return Unpacked(parts, four_halves(e, address, _BYTES, factor))
+    return Unpacked(parts, four_halves(e, address, _BYTES, 4, factors))
 
 
 def _fifth_bits(e: Emitter, address: Value) -> tuple[Value, Value]:
@@ -21,7 +21,7 @@ def _fifth_bits(e: Emitter, address: Value) -> tuple[Value, Value]:
     kind = vec(I8, 64)
     if e.target.has_vbmi:
         # The u32 of each block twice in both quadwords of its 16 bytes; then byte j takes the 8 bits that end in bit j.
-        words = e.read_pieces(address, [b * _BYTES + 2 for b in _BLOCKS for _ in range(4)], 4)
+        words = e.read_pieces(address, [b * _BYTES + 2 for b in _BLOCKS for _ in range(4)], 4, 4 * _BYTES)
         select = e.declare("llvm.x86.avx512.pmultishift.qb.512", kind, kind, kind)
         sixteen = const(kind, 16)
         bits = [e.call(select, [const(kind, [(j % 16 + at - 4) % 64 for j in range(64)]), words]) for at in (0, 16)]
@@ -42,7 +42,7 @@ Q5_0 = QuantType(
     block=32,
     block_bytes=_BYTES,
     chunk=128,
-    parts=(Part((0, 32, 64, 96), (0, 1, 2, 3)), Part((16, 48, 80, 112), (0, 1, 2, 3))),
+    parts=(Part((0, 32, 64, 96), tuple(range(16))), Part((16, 48, 80, 112), tuple(range(16)))),
     largest=16,
     unpack=_unpack,
     offset=16,

@@ -19,15 +19,20 @@ RUN = 16
 
 @dataclass(frozen=True)
 class Part:
-    """Where the 64 bytes of one vector belong: the first element and the scale lane of each run."""
+    """Where the 64 bytes of one vector belong.
+
+    `starts`: the first element of each run. `lanes`: the lane of the scale vector for each i32 lane, that is for four
+    neighbouring bytes; a run has one scale. `shift`: the bytes are 2^shift times too large, which saves shifting them.
+    """
 
     starts: tuple[int, int, int, int]
-    lanes: tuple[int, int, int, int]
+    lanes: tuple[int, ...]
+    shift: int = 0
 
-    @property
-    def scale_lanes(self) -> tuple[int, ...]:
-        """The scale lane of each i32 lane, which holds four neighbouring bytes."""
-        return tuple(lane for lane in self.lanes for _ in range(4))
+
+def spread(*lanes: int) -> tuple[int, ...]:
+    """The scale lanes of 16 i32 lanes from those of two halves or four runs."""
+    return tuple(lane for lane in lanes for _ in range(16 // len(lanes)))
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Unpacked:
 class QuantType:
     """A quantized type.
 
-    `unpack(e, address, factor)` emits the reading of one chunk at `address`, with d multiplied by the float32 `factor`
-    if one is given; it reads no byte outside of the chunk. `largest` bounds |byte - offset| times |sub|.
+    `unpack(e, address, factors)` emits the reading of one chunk at `address`, with d multiplied by the vector `factors`
+    if there is one; it reads no byte outside of the chunk. `largest` bounds |byte - offset| times |sub|.
     """
 
     name: str
@@ -78,10 +83,17 @@ class QuantType:
     @property
     def totals(self) -> tuple[tuple[int, ...], ...]:
         """The parts, by index, gathered by their scales: those of one entry may be added up as integers."""
-        groups: dict[tuple[int, ...], list[int]] = {}
+        groups: dict[object, list[int]] = {}
         for i, part in enumerate(self.parts):
-            groups.setdefault(part.lanes, []).append(i)
+            groups.setdefault((part.lanes, part.shift), []).append(i)
         return tuple(tuple(g) for g in groups.values())
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """What each lane of the scale vector must be multiplied with for bytes that were not shifted."""
+        used = {lane: 2.0**-part.shift for part in self.parts for lane in part.lanes}
+        used |= {minimum.lane: 1.0 for minimum in self.minima}
+        return tuple(used.get(lane, 1.0) for lane in range(max(used) + 1))
 
     def minimum_lane(self, element: int) -> int | None:
         """The scale lane that is the minimum of this element of a chunk."""
@@ -107,9 +119,10 @@ class QuantType:
         """For each run its first element, its scale lane and its 16 integers (byte - offset) as i16."""
         kind = vec(I16, RUN)
         for part, values in zip(self.parts, chunk.parts, strict=True):
-            for k, (start, lane) in enumerate(zip(part.starts, part.lanes, strict=True)):
+            for k, (start, lane) in enumerate(zip(part.starts, part.lanes[::4], strict=True)):
                 run = e.take(values, range(RUN * k, RUN * k + RUN))
                 wide = e.sext(run, kind) if self.signed else e.zext(run, kind)
+                wide = e.lshr(wide, const(kind, part.shift)) if part.shift else wide
                 yield start, lane, e.sub(wide, const(kind, self.offset)) if self.offset else wide
 
     def padded(self, e: Emitter, address: Value, blocks: Value, scratch: Value) -> Value:
@@ -137,15 +150,16 @@ class QuantType:
         return scratch
 
 
-def four_halves(e: Emitter, address: Value, stride: int, factor: Value | None) -> Value:
-    """The halves at the start of four blocks as <4 x float>, times the factor."""
-    bits = e.bitcast(e.read_pieces(address, [i * stride for i in range(4)], 2), vec(I16, 4))
-    return scaled(e, e.half_to_float(bits), factor)
+def four_halves(e: Emitter, address: Value, stride: int, copies: int, factors: Value | None) -> Value:
+    """The halves at the start of four blocks as float32, each `copies` times, times the factors."""
+    offsets = [i * stride for i in range(4)]
+    bits = e.read_pieces(address, [o for o in offsets for _ in range(copies)], 2, 4 * stride)
+    return scaled(e, e.half_to_float(e.bitcast(bits, vec(I16, 4 * copies))), factors)
 
 
-def scaled(e: Emitter, value: Value, factor: Value | None) -> Value:
-    """A float32 vector times a scalar factor, if there is one."""
-    return value if factor is None else e.fmul(value, e.splat(factor, value.type.count))
+def scaled(e: Emitter, value: Value, factors: Value | None) -> Value:
+    """value * factors, if there are any."""
+    return value if factors is None else e.fmul(value, factors)
 
 
 def low_nibbles(e: Emitter, values: Value) -> Value:
