@@ -69,15 +69,23 @@ class _Builder:
         if step.operation == "softcap" and attributes["cap"] == 0:
             self.names[step.result] = operands[0]
             return
-        every: tuple[Operand, ...] = (*operands, *weights)
+        bias = weights.pop() if step.operation == "linear" and len(weights) > 1 else None
+        value = self._append(step.operation, (*operands, *weights), attributes, note, where)
+        if bias:
+            value = self._append("bias", (value, bias), {}, note, where)
+        self.names[step.result] = value
+
+    def _append(
+        self, name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute], note: str, where: Line
+    ) -> Value:
         try:
-            type_ = infer(step.operation, every, attributes)
+            type_ = infer(name, operands, attributes)
         except RuleError as error:
-            what = f"tensor {weights[0].name!r} " if weights else ""
-            raise where.error(f"step '{step.result} = {step.operation}': {what}{error}") from None
+            tensor = next((f"tensor {o.name!r} " for o in operands if isinstance(o, Weight)), "")
+            raise where.error(f"{name}: {tensor}{error}") from None
         result = Value(str(len(self.ops)), type_)
-        self.ops.append(Op(step.operation, every, tuple(sorted(attributes.items())), result, note))
-        self.names[step.result] = result
+        self.ops.append(Op(name, operands, tuple(sorted(attributes.items())), result, note))
+        return result
 
     def _value(self, name: Name, where: Line) -> Value:
         if name.name not in self.names:

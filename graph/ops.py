@@ -58,11 +58,14 @@ def _linear(values: _Values, weights: _Weights, attributes: _Attributes) -> Tens
     shape = attributes["shape"]
     assert isinstance(shape, tuple)
     _need(w.shape == (prod(shape), x.row_size), f"has shape {list(w.shape)}, wanted [{prod(shape)}, {x.row_size}]")
-    if len(weights) == 2:
-        bias = weights[1].type
-        _need(bias.shape == (w.shape[0],), f"the bias has shape {list(bias.shape)}, wanted [{w.shape[0]}]")
-        _need(bias.dtype == "f32", f"the bias has type {bias.dtype}, wanted f32")
     return TensorType("f32", (x.shape[0], *shape))
+
+
+def _bias(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, bias = _f32(values[0]), weights[0].type
+    _need(bias.shape == (x.row_size,), f"has shape {list(bias.shape)}, wanted [{x.row_size}]")
+    _need(bias.dtype == "f32", f"has type {bias.dtype}, wanted f32")
+    return x
 
 
 def _rms_norm(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
@@ -121,7 +124,8 @@ OPS: dict[str, Rule] = {
     r.name: r
     for r in (
         Rule("embed", (1, 1), (1, 1), (), _embed),
-        Rule("linear", (1, 1), (1, 2), ("shape",), _linear),
+        Rule("linear", (1, 1), (1, 1), ("shape",), _linear),
+        Rule("bias", (1, 1), (1, 1), (), _bias),
         Rule("rms_norm", (1, 1), (0, 1), ("eps",), _rms_norm),
         # x [, position]; row t stands at position + t, or at t
         Rule("rope", (1, 2), (0, 1), ("base", "dims", "scale", "style"), _rope, row_wise=False),

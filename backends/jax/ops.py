@@ -22,19 +22,23 @@ def embed(tokens: Array, table: Array, *, type_name: str) -> Array:
     return dequantize(table[ids], type_name)
 
 
-def linear(x: Array, weight: Array, bias: Array | None = None, *, type_name: str, shape: tuple[int, ...]) -> Array:
-    """`x W^T (+ bias)` with every row of the result in `shape`."""
+def linear(x: Array, weight: Array, *, type_name: str, shape: tuple[int, ...]) -> Array:
+    """`x W^T` with every row of the result in `shape`."""
     rows = x.reshape(x.shape[0], -1)
     y = lax.dot_general(rows, dequantize(weight, type_name), (((1,), (1,)), ((), ())), precision=HIGHEST)
-    if bias is not None:
-        y = y + bias[None]
     return y.reshape(x.shape[0], *shape)
+
+
+def bias(x: Array, weight: Array) -> Array:
+    """`x + weight` in every row."""
+    return x + lax.broadcast_in_dim(weight.reshape(x.shape[1:]), x.shape, tuple(range(1, x.ndim)))
 
 
 def rms_norm(x: Array, weight: Array | None = None, *, eps: float) -> Array:
     """Over the last axis."""
-    y = x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps)
-    return y if weight is None else y * weight
+    square = jnp.sum(x * x, -1) / x.shape[-1]
+    y = x * lax.broadcast_in_dim(lax.rsqrt(square + eps), x.shape, tuple(range(x.ndim - 1)))
+    return y if weight is None else y * lax.broadcast_in_dim(weight, x.shape, (x.ndim - 1,))
 
 
 def rope(
@@ -58,17 +62,21 @@ def rope(
     turns = jnp.asarray(frequencies(base, dims))
     if factors is not None:
         turns = turns / factors
-    angles = positions.astype(jnp.float32)[:, None, None] * (turns * scale)
+    shape = (x.shape[0], x.shape[1], half)
+    angles = lax.broadcast_in_dim(positions.astype(jnp.float32), shape, (0,)) * lax.broadcast_in_dim(
+        turns * scale, shape, (2,)
+    )
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if style == "neox":
-        a, b = x[..., :half], x[..., half:dims]
+        a, b = lax.slice_in_dim(x, 0, half, axis=2), lax.slice_in_dim(x, half, dims, axis=2)
         turned = [a * cos - b * sin, a * sin + b * cos]
     else:
-        pairs = x[..., :dims].reshape(*x.shape[:-1], half, 2)
-        a, b = pairs[..., 0], pairs[..., 1]
-        turned = [jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(*x.shape[:-1], dims)]
-    rest = [x[..., dims:]] if dims < x.shape[-1] else []
-    return jnp.concatenate([*turned, *rest], -1)
+        a, b = lax.slice_in_dim(x, 0, dims, 2, axis=2), lax.slice_in_dim(x, 1, dims, 2, axis=2)
+        pair = (x.shape[0], x.shape[1], half, 1)
+        both = [lax.broadcast_in_dim(r, pair, (0, 1, 2)) for r in (a * cos - b * sin, a * sin + b * cos)]
+        turned = [lax.concatenate(both, 3).reshape(x.shape[0], x.shape[1], dims)]
+    rest = [lax.slice_in_dim(x, dims, x.shape[2], axis=2)] if dims < x.shape[2] else []
+    return lax.concatenate([*turned, *rest], 2)
 
 
 def attention(
@@ -119,6 +127,7 @@ def gelu(x: Array) -> Array:
 RULES: dict[str, Callable[..., Any]] = {
     "embed": embed,
     "linear": linear,
+    "bias": bias,
     "rms_norm": rms_norm,
     "rope": rope,
     "attention": attention,

@@ -1,20 +1,18 @@
 """Causal attention over a ring of keys and values, with the softmax taken on the way (Milakov and Gimelshein, 2018).
 
-A work group has some *rows*, pairs of a token and a query head of one kv head: in decode the heads of one token, in prefill
-the tokens of one head. It goes through the keys that its rows see in blocks of BLOCK positions: scores of all rows, weights
-relative to the largest score so far, weighted sum of values. The sums live in the output.
+A work group has some *rows*, pairs of a token and a query head of one kv head: in decode the heads of one token, in
+prefill the tokens of one head. It goes through the keys that its rows see in blocks of BLOCK positions: scores of all
+rows, weights relative to the largest score so far, weighted sum of values. The sums over blocks live in the output.
 
-What a row gets does not depend on the rows beside it, on the number of tokens or on which of the kernels is used, not even
-in the last bit: blocks begin at multiples of BLOCK, a score always adds up in the same order, values in the order of the
-keys. A key that a row does not see is never multiplied into its result.
+What a row gets does not depend on the rows beside it, on the number of tokens or on which of the kernels is used, not
+even in the last bit: blocks begin at multiples of BLOCK, a score always adds up in the same order, values in the order
+of the keys. A key that a row does not see is never multiplied into its result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from llvmlite import ir
 
 from ..emit import F32, I16, I32, I64, Emitter, Index, Value, const, vec
 from ..kernel import ELEMENTS, Arguments, Buffer, Kernel, Scalar
@@ -30,17 +28,20 @@ _LINE = 4 * (BLOCK + _PADDING)
 """Bytes of a row's scores; a tile of keys may write past the block."""
 _LOWEST = -3e38
 _BUFFERS = ("q", "k", "v", "position", "out")
-_SCALARS = (Scalar("rows"), Scalar("heads"), Scalar("kv_heads"), Scalar("window"), Scalar("scale", "f32"), Scalar("cap", "f32"))
+_SCALARS = (
+    *(Scalar(name) for name in ("rows", "heads", "kv_heads", "window")),
+    *(Scalar(name, "f32") for name in ("scale", "cap")),
+)
 
 
 def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: int = 1) -> Kernel:
     """Attention of one token (decode).
 
     q: float32 (heads, head_dim); k: `dtype` ("f32" or "f16") (rows, kv_heads, head_dim); v: `dtype` (rows, kv_heads,
-    value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Dimensions are multiples of 8. Ring row s
-    holds the latest position p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the number of
-    positions seen with the token's own; `cap` is 0 for none. A work group does `heads_per_group` heads, which divides
-    heads / kv_heads: they share what is read of the ring.
+    value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Dimensions are multiples of 8. Ring
+    row s holds the latest position p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the
+    number of positions seen with the token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless it
+    is 0. A work group does `heads_per_group` heads, which divides heads / kv_heads: they share what is read of the ring.
     """
     shape = _Shape(dtype, head_dim, value_dim)
 
@@ -49,17 +50,16 @@ def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: in
         rows = _Rows(heads_per_group, e.index(heads_per_group), (heads_per_group,), 0, e.index(1))
         _Group(e, a, shape, rows, e.index(0), head).emit()
 
-    return Kernel(
-        f"ggufc_attention_one_{shape.name}_{heads_per_group}", shape.buffers, _SCALARS, (("heads", heads_per_group),), emit
-    )
+    name = f"ggufc_attention_one_{shape.name}_{heads_per_group}"
+    return Kernel(name, shape.buffers, _SCALARS, (("heads", heads_per_group),), emit)
 
 
 def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
     """Attention of any number of tokens (prefill).
 
-    q: float32 (tokens, heads, head_dim), row t of it at `position + t`; out: float32 (tokens, heads, value_dim); ring row s
-    holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. The rest is as in
-    `attention_one`.
+    q: float32 (tokens, heads, head_dim), row t of it at `position + t`; out: float32 (tokens, heads, value_dim); ring
+    row s holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. The rest is
+    as in `attention_one`.
     """
     shape = _Shape(dtype, head_dim, value_dim)
 
@@ -132,7 +132,9 @@ class _Group:
         self.k, self.k_stride = self._part(a["k"], kv_head, a["kv_heads"], shape.element * shape.head_dim)
         self.v, self.v_stride = self._part(a["v"], kv_head, a["kv_heads"], shape.element * shape.value_dim)
         self.scores = e.scratch(_LINE * rows.most)
-        self.largest, self.total = e.scratch(4 * rows.most), e.scratch(4 * rows.most)
+        self.largest, self.total, self.factor = (e.scratch(4 * rows.most) for _ in range(3))
+        self.width = self.lanes * (self.sums // rows.tiles[0])  # columns of values in a tile
+        self.partial = e.scratch(4 * self.width * rows.tiles[0])
 
     def _part(self, address: Value, index: Value, stride: Value, size: int) -> tuple[Value, Value]:
         """The address of head `index`, and the bytes between rows that are `stride` heads apart."""
@@ -166,17 +168,16 @@ class _Group:
 
     def _finish(self, row: Value) -> None:
         e = self.e
-        factor = e.fdiv(const(F32, 1.0), e.read(F32, self.total, e.times(row, 4)))
-        self._scale(row, factor)
+        factor = e.splat(e.fdiv(const(F32, 1.0), e.read(F32, self.total, e.times(row, 4))), 8)
+        self._change(row, lambda total: e.fmul(total, factor))
 
     def _block(self, block: Value) -> None:
         e = self.e
         end = e.add(block, e.index(BLOCK))
         self._for_rows(lambda row, size: self._score(row, size, block, end))
         e.each(0, self.rows.count, 1, lambda row: self._soften(row, block))
-        width = self.lanes * (self.sums // self.rows.tiles[0])
-        whole = self.shape.value_dim // width * width
-        e.each(0, whole, width, lambda column: self._weigh(column, width, block, end))
+        whole = self.shape.value_dim // self.width * self.width
+        e.each(0, whole, self.width, lambda column: self._weigh(column, self.width, block, end))
         if whole < self.shape.value_dim:
             self._weigh(e.index(whole), self.shape.value_dim - whole, block, end)
 
@@ -250,62 +251,80 @@ class _Group:
             e.write(weight, line, 4 * i * lanes)
             total = e.fadd(total, weight)
         factor = math.exp(e, e.fsub(before, largest))
+        e.write(factor, self.factor, e.times(row, 4))
         sum_of_block = e.extract_element(self._fold([total]), const(I32, 0))
         old = e.read(F32, self.total, e.times(row, 4))
         e.write(e.fma_(old, factor, sum_of_block), self.total, e.times(row, 4))
-        with e.if_then(e.fcmp_unordered("!=", factor, const(F32, 1.0))):
-            self._scale(row, factor)
 
     def _weigh(self, column: Value, width: int, block: Value, block_end: Value) -> None:
         """Adds weighted values to `width` columns of all rows. Only keys that a row sees are multiplied into it."""
         e = self.e
+        parts = [(at, min(self.lanes, width - at)) for at in range(0, width, self.lanes)]
 
         def tile(row: Value, size: int) -> None:
+            for i in range(size):
+                for at, n in parts:
+                    e.write(const(vec(F32, n), -0.0), self._partial(i), 4 * at)  # x + -0.0 is x, whatever x is
             if size == 1 or self.rows.step == 0:
-                add(row, size, self._first(row), self._end(row))
-                return
-            # All rows see [begin, end); before and after it each has keys of its own.
-            final = e.add(row, e.index(size - 1))
-            begin = self._first(final)
-            end = e.maximum(begin, self._end(row))
-            rows = (row, e.add(row, e.index(size)))
-            e.each(*rows, 1, lambda r: add(r, 1, self._first(r), e.minimum(begin, self._end(r))))
-            add(row, size, begin, end)
-            e.each(*rows, 1, lambda r: add(r, 1, e.maximum(end, self._first(r)), self._end(r)))
+                add(row, 0, size, self._first(row), self._end(row))
+            else:
+                # All rows see [begin, end); before and after it each has keys of its own.
+                begin = self._first(e.add(row, e.index(size - 1)))
+                end = e.maximum(begin, self._end(row))
+                e.each(0, size, 1, lambda i: own(row, i, e.index(0), begin))
+                add(row, 0, size, begin, end)
+                e.each(0, size, 1, lambda i: own(row, i, end, block_end))
+            for i in range(size):
+                factor = e.read(F32, self.factor, e.times(e.add(row, e.index(i)), 4))
+                out = e.at(self._output(e.add(row, e.index(i))), e.times(column, 4))
+                for at, n in parts:
+                    kind = vec(F32, n)
+                    old, new = e.read(kind, out, 4 * at), e.read(kind, self._partial(i), 4 * at)
+                    e.write(e.fma_(old, e.splat(factor, n), new), out, 4 * at)
 
-        def add(row: Value, size: int, first: Value, end: Value) -> None:
+        def own(row: Value, i: Value, begin: Value, end: Value) -> None:
+            row = e.add(row, i)
+            add(row, i, 1, e.maximum(begin, self._first(row)), e.minimum(end, self._end(row)))
+
+        def add(row: Value, i: Index, size: int, first: Value, end: Value) -> None:
             start, end = e.maximum(first, block), e.minimum(end, block_end)
             with e.if_then(e.icmp_signed("<", start, end)):
-                self._add_values(row, size, column, width, block, start, end)
+                self._add_values(row, i, size, column, parts, block, start, end)
 
         self._for_rows(tile)
 
     def _add_values(
-        self, row: Value, size: int, column: Value, width: int, block: Value, start: Value, end: Value
+        self,
+        row: Value,
+        i: Index,
+        size: int,
+        column: Value,
+        parts: Sequence[tuple[int, int]],
+        block: Value,
+        start: Value,
+        end: Value,
     ) -> None:
+        """partial[i + n] += weights of row + n times the values of the keys [start, end), for n < size."""
         e = self.e
-        each = [e.add(row, e.index(i)) for i in range(size)]
-        outs = [e.at(self._output(r), e.times(column, 4)) for r in each]
-        lines = [self._line(r) for r in each]
-        parts = [(at, min(self.lanes, width - at)) for at in range(0, width, self.lanes)]
+        lines = [e.at(self._line(e.add(row, e.index(n))), e.times(e.sub(start, block), 4)) for n in range(size)]
+        partials = [e.at(self._partial(i), 4 * self.width * n) for n in range(size)]
         v = e.at(self.v, e.times(column, self.shape.element))
         ring_end = e.at(v, e.mul(self.ring, self.v_stride))
-        sums = [e.read(vec(F32, n), out, 4 * at) for out in outs for at, n in parts]
 
-        def key(i: Value, address: Value, *sums: Value) -> list[Value]:
-            values = [self._read_ring(address, e.index(at), n) for at, n in parts]
-            at = e.times(e.sub(i, block), 4)
-            weights = [e.read(F32, line, at) for line in lines]
+        def key(k: Value, address: Value, *sums: Value) -> list[Value]:
+            values = [self._read_ring(address, at, n) for at, n in parts]
+            weights = [e.read(F32, line, e.times(k, 4)) for line in lines]
             pairs = [(w, value) for w in weights for value in values]
-            new = [e.fma_(e.splat(w, x.type.count), x, s) for (w, x), s in zip(pairs, sums, strict=True)]
+            new = [e.fma_(e.splat(w, x.type.count), x, total) for (w, x), total in zip(pairs, sums, strict=True)]
             following = e.at(address, self.v_stride)
             return [e.select(e.icmp_unsigned("==", following, ring_end), v, following), *new]
 
         address = e.at(v, e.mul(e.urem(start, self.ring), self.v_stride))
-        _, *sums = e.loop(start, end, 1, [address, *sums], key)
-        for k, total in enumerate(sums):
-            out, (at, _) = outs[k // len(parts)], parts[k % len(parts)]
-            e.write(total, out, 4 * at)
+        places = [(partial, 4 * at, n) for partial in partials for at, n in parts]
+        before = [e.read(vec(F32, n), partial, at) for partial, at, n in places]
+        _, *sums = e.loop(0, e.sub(end, start), 1, [address, *before], key)
+        for (partial, at, _), total in zip(places, sums, strict=True):
+            e.write(total, partial, at)
 
     # Parts
 
@@ -320,16 +339,20 @@ class _Group:
     def _line(self, row: Value) -> Value:
         return self.e.at(self.scores, self.e.times(row, _LINE))
 
+    def _partial(self, i: Index) -> Value:
+        return self.e.at(self.partial, self.e.times(self.e.index(i), 4 * self.width))
+
     def _output(self, row: Value) -> Value:
         return self.e.at(self.out, self.e.mul(row, self.out_stride))
 
     def _change(self, row: Value, change: Callable[[Value], Value]) -> None:
         """out = change(out) for a row of the output."""
-        e, kind, out = self.e, vec(F32, 8), self._output(row)
-        e.each(0, self.shape.value_dim, 8, lambda i: e.write(change(e.read(kind, out, e.times(i, 4))), out, e.times(i, 4)))
+        e, out, kind = self.e, self._output(row), vec(F32, 8)
 
-    def _scale(self, row: Value, factor: Value) -> None:
-        self._change(row, lambda old: self.e.fmul(old, self.e.splat(factor, old.type.count)))
+        def columns(i: Value) -> None:
+            e.write(change(e.read(kind, out, e.times(i, 4))), out, e.times(i, 4))
+
+        e.each(0, self.shape.value_dim, 8, columns)
 
     def _read_ring(self, address: Value, column: Index, lanes: int) -> Value:
         """Elements of k or v as float32."""
@@ -345,6 +368,9 @@ class _Group:
         lanes = [min(i, n) for i in range(self.lanes)]
         return value if n == self.lanes else self.e.take(value, lanes, const(value.type, 0.0))
 
+    def _sum(self, a: Value, b: Value) -> Value:
+        return self.e.fadd(a, b)
+
     def _larger(self, a: Value, b: Value) -> Value:
         return self.e.select(self.e.fcmp_ordered(">", a, b), a, b)
 
@@ -354,7 +380,7 @@ class _Group:
         The number of vectors is a power of two, at most that of lanes. Halves are combined, then halves of those.
         """
         e, vectors = self.e, list(vectors)
-        combine = combine or e.fadd
+        combine = combine or self._sum
         width = self.lanes
         while width > 1:
             half = width // 2

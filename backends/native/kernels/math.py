@@ -1,7 +1,7 @@
 """Elementary functions of float32 vectors as polynomials: no target has them as instructions, no library is at hand.
 
-Both come from e^x = 2^n * e^r, n = round(x / ln 2), |r| <= ln(2) / 2, where seven terms of the Taylor series of e^r - 1 are
-good to 5e-9 of r. NaN stays NaN.
+Both come from e^x = 2^n * e^r, n = round(x / ln 2), |r| <= ln(2) / 2, where seven terms of the Taylor series of e^r - 1
+are good to 5e-9 of r. NaN stays NaN.
 """
 
 from __future__ import annotations

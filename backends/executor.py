@@ -1,0 +1,64 @@
+"""What a session needs of an executor, and the layout of the caches that both agree on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """One cache argument of an entry point: a ring of rows, one row for each position.
+
+    Attributes:
+        name: the argument's name in the graph, such as `k.0`.
+        dtype: `f32` or `f16`.
+        row: the shape of a row, `(kv_heads, head_dim)`.
+        window: positions that an attention sees of it, 0 for all.
+    """
+
+    name: str
+    dtype: str
+    row: tuple[int, ...]
+    window: int
+
+    def nbytes(self, rows: int) -> int:
+        """Bytes of so many rows."""
+        return rows * int(np.prod(self.row)) * DTYPES[self.dtype].itemsize
+
+
+class Executor(Protocol):
+    """Runs the entry points of one model. Buffers belong to the executor; a session only keeps and passes them."""
+
+    @property
+    def caches(self) -> tuple[CacheSpec, ...]:
+        """The caches of `prefill` and `decode`, in the order of their arguments."""
+        ...
+
+    def allocate(self, spec: CacheSpec, rows: int) -> object:
+        """A cache buffer of zeros."""
+        ...
+
+    def resize(self, spec: CacheSpec, buffer: object, rows: int) -> object:
+        """A longer buffer that begins with the rows of `buffer`, which is given up."""
+        ...
+
+    def run(
+        self, entry: str, tokens: np.ndarray, position: int, buffers: list[object], rows: Sequence[int]
+    ) -> np.ndarray:
+        """Calls an entry point.
+
+        Args:
+            entry: `prefill`, or `decode` for a single token.
+            tokens: int32 ids, checked by the caller.
+            position: of the first token.
+            buffers: the caches; replaced in place where the executor returns new ones.
+            rows: how many rows of each cache the call may see and write.
+
+        Returns:
+            float32 (vocabulary,), the logits of the last token, valid until the next call.
+        """
+        ...

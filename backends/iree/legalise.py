@@ -1,0 +1,321 @@
+"""Rewrites the portable module into one that IREE 3.13 compiles: weights as parameters, composites as dispatches."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from iree.compiler import ir
+
+from ..native.kernel import Kernel
+from ..native.target import Target
+from .executables import RAW, parse_executable, target_attribute
+from .kernels import LOWERINGS, Scalar
+
+SCOPE = "model"
+"""The scope of the parameters; the key is the GGUF's name of the tensor."""
+ALIGNMENT = 64
+"""What a mapped parameter's address must be a multiple of, or IREE copies it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor's bytes lie in the file."""
+
+    offset: int
+    nbytes: int
+
+    @property
+    def lead(self) -> int:
+        """Bytes between the aligned address at or before the tensor and the tensor itself."""
+        return self.offset % ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Legal:
+    """A module that IREE compiles, with what it needs: kernels to link, parameters to map.
+
+    `parameters` gives the bytes of the file that each parameter of the module is.
+    """
+
+    module: ir.Module
+    kernels: tuple[Kernel, ...]
+    parameters: dict[str, Place]
+
+
+def legalise(text: str, places: Mapping[str, Place], target: Target) -> Legal:
+    """The module for IREE, in the caller's context.
+
+    Args:
+        text: the portable module.
+        places: where each of its weights lies in the file that will be mapped.
+        target: the machine that it is compiled for.
+    """
+    module = ir.Module.parse(text)
+    functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+    weights = {_symbol(f): f for f in functions if not _has_body(f)}
+    entries = [f for f in functions if _has_body(f) and _visibility(f) == "public"]
+    kernels: dict[str, Kernel] = {}
+    globals_ = _Globals(places)
+    for entry in entries:
+        _Entry(entry, weights, globals_, kernels).rewrite()
+    for function in functions:
+        if not _has_body(function):
+            function.erase()
+        else:
+            _annotate_broadcasts(function)
+    start = ir.InsertionPoint.at_block_begin(module.body)
+    for operation in [*globals_.declarations(), *(parse_executable(k, target) for k in kernels.values())]:
+        start.insert(operation)
+    device = f'#hal.device.target<"local", [{target_attribute(target)}]> : !hal.device'
+    module.operation.attributes["hal.device.targets"] = ir.ArrayAttr.get([ir.Attribute.parse(device)])
+    _erase_unused_private(module)
+    module.operation.verify()
+    return Legal(module, tuple(kernels.values()), globals_.parameters())
+
+
+def _symbol(function: ir.Operation) -> str:
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def _visibility(function: ir.Operation) -> str:
+    attributes = function.attributes
+    return ir.StringAttr(attributes["sym_visibility"]).value if "sym_visibility" in attributes else "public"
+
+
+def _has_body(function: ir.Operation) -> bool:
+    return len(function.regions[0].blocks) > 0
+
+
+class _Globals:
+    """The weights as globals, one for each tensor: typed for the compiler's own code, or bytes for a kernel.
+
+    IREE maps a parameter without a copy only where its address is a multiple of 64, and a GGUF aligns tensors to 32.
+    So the bytes that a kernel takes start at the aligned address before the tensor, and the kernel is given the lead.
+    """
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self.places = places
+        self.types: dict[str, ir.Type] = {}
+
+    def load(self, name: str, type_: ir.Type) -> ir.Value:
+        """A load of the tensor's global, at the current insertion point."""
+        assert self.types.setdefault(name, type_) == type_, f"{name} is read by a kernel and by compiled code"
+        load = ir.Operation.create(
+            "util.global.load", results=[type_], attributes={"global": ir.FlatSymbolRefAttr.get(name)}
+        )
+        return load.results[0]
+
+    def byte_type(self, name: str) -> ir.Type:
+        place = self.places[name]
+        return ir.RankedTensorType.get([place.lead + place.nbytes], ir.IntegerType.get_signless(8))
+
+    def parameters(self) -> dict[str, Place]:
+        """The bytes of the file that each global is."""
+        found = {}
+        for name, type_ in self.types.items():
+            place = self.places[name]
+            lead = place.lead if type_ == self.byte_type(name) else 0
+            found[name] = Place(place.offset - lead, place.nbytes + lead)
+        return found
+
+    def declarations(self) -> list[ir.Operation]:
+        found = []
+        for name, type_ in self.types.items():
+            initial = f'#flow.parameter.named<"{SCOPE}"::{_quoted(name)}> : {type_}'
+            module = ir.Module.parse("module { util.global private @w : i32 }")
+            operation = module.body.operations[0].operation
+            operation.attributes["sym_name"] = ir.StringAttr.get(name)
+            operation.attributes["type"] = ir.TypeAttr.get(type_)
+            operation.attributes["initial_value"] = ir.Attribute.parse(initial)
+            operation.detach_from_parent()
+            found.append(operation)
+        return found
+
+
+def _quoted(name: str) -> str:
+    return str(ir.StringAttr.get(name))
+
+
+class _Entry:
+    """One entry point on its way from composites to dispatches; the `Dispatcher` of the lowerings."""
+
+    def __init__(
+        self, function: ir.Operation, weights: Mapping[str, ir.Operation], globals_: _Globals, kernels: dict[str, Kernel]
+    ) -> None:
+        self.function, self.weights, self.globals, self.kernels = function, weights, globals_, kernels
+        self.block = function.regions[0].blocks[0]
+        self.made: dict[tuple[object, ...], ir.Value] = {}
+        self.names: dict[ir.Value, str] = {}
+        self.leads: dict[ir.Value, int] = {}
+
+    def rewrite(self) -> None:
+        self._scalars_as_scalars()
+        for op in list(self.block.operations):
+            operation = op.operation
+            if operation.name == "func.call":
+                name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+                if name in self.weights:
+                    self.names[operation.results[0]] = name
+            elif operation.name == "stablehlo.composite":
+                self._composite(operation)
+        for op in list(self.block.operations):
+            operation = op.operation
+            if operation.name == "func.call" and operation.results[0] in self.names:
+                if list(operation.results[0].uses):
+                    with ir.InsertionPoint(operation), operation.location:
+                        value = operation.results[0]
+                        value.replace_all_uses_with(self.globals.load(self.names[value], value.type))
+                operation.erase()
+
+    def _scalars_as_scalars(self) -> None:
+        """A rank-0 argument becomes a scalar: a tensor would be staged in device memory at every call."""
+        with ir.InsertionPoint.at_block_begin(self.block), ir.Location.unknown():
+            for argument in list(self.block.arguments):
+                type_ = ir.RankedTensorType(argument.type)
+                if type_.rank == 0:
+                    argument.set_type(type_.element_type)
+                    tensor = ir.Operation.create("tensor.from_elements", results=[type_], operands=[argument])
+                    argument.replace_all_uses_except(tensor.results[0], [tensor])
+        old = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
+        type_ = ir.FunctionType.get([a.type for a in self.block.arguments], old.results)
+        self.function.attributes["function_type"] = ir.TypeAttr.get(type_)
+
+    def _composite(self, operation: ir.Operation) -> None:
+        lowering = LOWERINGS.get(ir.StringAttr(operation.attributes["name"]).value)
+        if lowering is None:
+            return
+        given = operation.attributes
+        named = ir.DictAttr(given["composite_attributes"]) if "composite_attributes" in given else ()
+        attributes = {a.name: _python(a.attr) for a in named}
+        operands = list(operation.operands)
+        while ir.RankedTensorType(operands[0].type).rank == 0:
+            operands.pop(0)  # sizes, which a kernel's lowering asks for itself
+        with ir.InsertionPoint(operation), operation.location:
+            result = lowering(self, operands, attributes, operation.results[0].type)
+        operation.results[0].replace_all_uses_with(result)
+        operation.erase()
+
+    # ------------------------------------------------------------------------------------------ the Dispatcher
+
+    def dispatch(
+        self,
+        kernel: Kernel,
+        operands: list[ir.Value],
+        scalars: Mapping[str, Scalar],
+        result: ir.Type,
+        tied: int | None = None,
+    ) -> ir.Value:
+        self.kernels.setdefault(kernel.name, kernel)
+        numbers = {s.name: self._number(scalars[s.name], s.dtype) for s in kernel.scalars}
+        workload = [numbers[name] for name, _ in kernel.grid]
+        dims = [d for o in operands for d in self._dynamic_sizes(o)]
+        result_dims = self._dynamic_sizes(operands[tied]) if tied is not None else self._result_sizes(result, scalars)
+        leads = [
+            self._number(self.leads.get(o, 0), "i64")
+            for o, buffer in zip(operands, kernel.buffers, strict=False)
+            if buffer.dtype == RAW
+        ]
+        values = [*operands, *numbers.values(), *leads]
+        segments = [len(workload), len(values), len(dims), len(result_dims)]
+        attributes: dict[str, ir.Attribute] = {
+            "entry_points": ir.ArrayAttr.get([ir.SymbolRefAttr.get([kernel.name, f"{kernel.name}_run"])]),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
+        }
+        if tied is not None:
+            index = ir.IndexType.get()
+            attributes["tied_operands"] = ir.ArrayAttr.get([ir.IntegerAttr.get(index, tied)])
+        operation = ir.Operation.create(
+            "flow.dispatch", results=[result], operands=[*workload, *values, *dims, *result_dims], attributes=attributes
+        )
+        return operation.results[0]
+
+    def _number(self, value: Scalar, dtype: str) -> ir.Value:
+        if isinstance(value, ir.Value):
+            return value
+        type_ = ir.F32Type.get() if dtype == "f32" else ir.IndexType.get()
+        attribute = ir.FloatAttr.get(type_, value) if dtype == "f32" else ir.IntegerAttr.get(type_, int(value))
+        return self.once(
+            ("constant", dtype, value),
+            lambda: ir.Operation.create("arith.constant", results=[type_], attributes={"value": attribute}).results[0],
+        )
+
+    def _dynamic_sizes(self, value: ir.Value) -> list[ir.Value]:
+        if not isinstance(value.type, ir.RankedTensorType):
+            return []
+        type_ = ir.RankedTensorType(value.type)
+        sizes = [self.size(value, axis) for axis in range(type_.rank) if type_.is_dynamic_dim(axis)]
+        return [s for s in sizes if isinstance(s, ir.Value)]
+
+    def _result_sizes(self, result: ir.Type, scalars: Mapping[str, Scalar]) -> list[ir.Value]:
+        """The only dynamic size of a new tensor is its number of tokens."""
+        type_ = ir.RankedTensorType(result)
+        if not any(type_.is_dynamic_dim(axis) for axis in range(type_.rank)):
+            return []
+        return [self._number(scalars["tokens"], "i64")]
+
+    def size(self, value: ir.Value, axis: int) -> Scalar:
+        type_ = ir.RankedTensorType(value.type)
+        if not type_.is_dynamic_dim(axis):
+            return type_.shape[axis]
+
+        def make() -> ir.Value:
+            index = ir.IndexType.get()
+            constant = self._number(axis, "i64")
+            return ir.Operation.create("tensor.dim", results=[index], operands=[value, constant]).results[0]
+
+        return self.once(("size", value, axis), make)
+
+    def tensor(self, shape: list[int | None], element: str) -> ir.Type:
+        sizes = [ir.ShapedType.get_dynamic_size() if s is None else s for s in shape]
+        return ir.RankedTensorType.get(sizes, ir.Type.parse(element))
+
+    def weight(self, value: ir.Value) -> ir.Value:
+        name = self.names[value]
+        return self.once(("weight", name), lambda: self._weight(name))
+
+    def _weight(self, name: str) -> ir.Value:
+        value = self.globals.load(name, self.globals.byte_type(name))
+        self.leads[value] = self.globals.places[name].lead
+        return value
+
+    def once(self, key: tuple[object, ...], make: Callable[[], ir.Value]) -> ir.Value:
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+
+def _python(attribute: ir.Attribute) -> Any:
+    if isinstance(attribute, ir.DenseI64ArrayAttr):
+        return tuple(attribute)
+    assert isinstance(attribute, (ir.IntegerAttr, ir.FloatAttr, ir.StringAttr))
+    return attribute.value
+
+
+def _annotate_broadcasts(function: ir.Operation) -> None:
+    """Says of each dynamic broadcast that no dynamic dimension of its operand expands, which holds of JAX's output."""
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == "stablehlo.dynamic_broadcast_in_dim":
+            type_ = ir.RankedTensorType(operation.operands[0].type)
+            kept = [n for n in range(type_.rank) if type_.is_dynamic_dim(n) or type_.shape[n] != 1]
+            operation.attributes["known_nonexpanding_dimensions"] = ir.DenseI64ArrayAttr.get(kept)
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+
+
+def _erase_unused_private(module: ir.Module) -> None:
+    """Decompositions that kernels replaced are read by nobody."""
+    text_of_uses: set[str] = set()
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        for key in ("decomposition", "callee"):
+            if key in operation.attributes:
+                text_of_uses.add(ir.FlatSymbolRefAttr(operation.attributes[key]).value)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in list(module.body.operations):
+        operation = op.operation
+        if operation.name == "func.func" and _visibility(operation) == "private" and _symbol(operation) not in text_of_uses:
+            operation.erase()

@@ -1,0 +1,110 @@
+"""Runs a compiled module with the IREE runtime alone: mapped weights, caches in place, no copy per call."""
+
+import mmap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import iree.runtime as rt
+import numpy as np
+
+from ...frontend.errors import InputError
+from ..executor import DTYPES, CacheSpec
+
+SCOPE = "model"
+_ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16}
+_USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
+_MEMORY = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
+
+
+def _device(threads: int) -> rt.HalDevice:
+    """A device with so many workers; one thread runs in the caller's own."""
+    if threads <= 1:
+        return rt.get_driver("local-sync").create_default_device()
+    rt.flags.parse_flags(f"--task_topology_group_count={threads}")
+    return rt.get_driver("local-task").create_default_device()
+
+
+class IreeExecutor:
+    """One loaded module over one mapped file. Sessions over it share weights and code.
+
+    Args:
+        vmfb: the compiled module.
+        weights: the file that holds the tensors.
+        parameters: for each parameter of the module the offset and number of its bytes in that file.
+        caches: the caches of its entry points.
+        threads: workers.
+
+    Raises:
+        InputError: a file can't be mapped, or is shorter than its parameters need.
+    """
+
+    def __init__(
+        self,
+        vmfb: Path,
+        weights: Path,
+        parameters: Mapping[str, tuple[int, int]],
+        caches: tuple[CacheSpec, ...],
+        threads: int,
+    ) -> None:
+        self.caches = caches
+        self._map = _mapped(weights, parameters)
+        index = rt.ParameterIndex()
+        handle = rt.FileHandle.wrap_memory(self._map)
+        for name, (offset, length) in parameters.items():
+            index.add_from_file_handle(name, handle, length=length, offset=offset)
+        instance = rt.VmInstance()
+        self._device = _device(threads)
+        modules = [
+            rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE)),
+            rt.create_hal_module(instance, self._device),
+            rt.VmModule.mmap(instance, str(vmfb)),
+        ]
+        self._context = rt.VmContext(instance, modules)
+        self._entries = {name: modules[-1].lookup_function(name) for name in ("prefill", "decode")}
+        self._views: dict[tuple[int, int], rt.HalBufferView] = {}
+
+    def allocate(self, spec: CacheSpec, rows: int) -> rt.HalBuffer:
+        buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, spec.nbytes(rows))
+        _array(buffer).fill(0)
+        return buffer
+
+    def resize(self, spec: CacheSpec, buffer: object, rows: int) -> rt.HalBuffer:
+        assert isinstance(buffer, rt.HalBuffer)
+        longer = self.allocate(spec, rows)
+        old = _array(buffer)
+        _array(longer)[: len(old)] = old
+        return longer
+
+    def run(
+        self, entry: str, tokens: np.ndarray, position: int, buffers: list[object], rows: Sequence[int]
+    ) -> np.ndarray:
+        inputs = rt.VmVariantList(2 + len(buffers))
+        view = self._device.allocator.allocate_buffer_copy(
+            _MEMORY, _USAGE, self._device, tokens, rt.HalElementType.SINT_32
+        )
+        inputs.push_ref(view.ref)
+        inputs.push_int(position)
+        for spec, buffer, length in zip(self.caches, buffers, rows, strict=True):
+            assert isinstance(buffer, rt.HalBuffer)
+            inputs.push_ref(rt.HalBufferView(buffer, (length, *spec.row), _ELEMENTS[spec.dtype]).ref)
+        outputs = rt.VmVariantList(1 + len(buffers))
+        self._context.invoke(self._entries[entry], inputs, outputs)
+        logits = outputs.get_as_object(0, rt.HalBufferView)
+        return _array(logits.get_buffer()).view(np.float32)[: logits.byte_length // 4].copy()
+
+
+def _array(buffer: rt.HalBuffer) -> np.ndarray:
+    """The buffer's memory as bytes."""
+    return buffer.map().asarray([buffer.byte_length()], np.dtype(np.uint8))
+
+
+def _mapped(path: Path, parameters: Mapping[str, tuple[int, int]]) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: the weights can't be mapped: {error}") from None
+    for name, (offset, length) in parameters.items():
+        if offset + length > len(view):
+            raise InputError(f"{path}: tensor {name!r} ends at byte {offset + length}, the file has {len(view)}")
+    return view

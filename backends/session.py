@@ -1,0 +1,132 @@
+"""A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..frontend.errors import InputError
+from .executor import CacheSpec, Executor
+
+CHUNK = 512
+"""Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
+FIRST_ROWS = 256
+"""Rows of a cache at first; it doubles when it is full."""
+
+
+class Session:
+    """Explicit state over a model: nothing is kept anywhere else, so `reset` gives what a new session would.
+
+    Attributes:
+        context_length: most positions.
+        vocabulary: number of token ids.
+        tokens: the ids fed so far, one for each position.
+    """
+
+    def __init__(self, executor: Executor, context_length: int, vocabulary: int) -> None:
+        self.executor = executor
+        self.context_length = context_length
+        self.vocabulary = vocabulary
+        self.tokens: list[int] = []
+        self._reset_caches()
+
+    @property
+    def position(self) -> int:
+        """The position of the next token: the number of tokens fed so far."""
+        return len(self.tokens)
+
+    def prefill(self, ids: Sequence[int]) -> np.ndarray:
+        """Feeds tokens, any number at any position.
+
+        Args:
+            ids: one or more token ids.
+
+        Returns:
+            float32 (vocabulary,), the logits after the last of them.
+
+        Raises:
+            InputError: no ids, an id outside the vocabulary, or more than the context holds; nothing was fed then.
+        """
+        self._check(ids)
+        logits = np.empty(0, np.float32)
+        for start in range(0, len(ids), CHUNK):
+            logits = self._feed("prefill", ids[start : start + CHUNK])
+        return logits
+
+    def decode(self, token: int) -> np.ndarray:
+        """Feeds one token, through kernels made for one; otherwise as `prefill`."""
+        self._check([token])
+        return self._feed("decode", [token])
+
+    def reset(self) -> None:
+        """Forgets everything: the session is as new."""
+        self.tokens.clear()
+        self._reset_caches()
+
+    def rewind(self, count: int) -> None:
+        """Forgets the last `count` tokens, as if they had never been fed.
+
+        A sliding window's ring may have overwritten what the earlier position still sees; then the tokens that stay
+        are fed again, which takes the time of a prefill.
+
+        Raises:
+            InputError: `count` is negative or more than were fed.
+        """
+        if not 0 <= count <= len(self.tokens):
+            raise InputError(f"can't rewind {count} tokens: {len(self.tokens)} were fed")
+        kept = self.tokens[: len(self.tokens) - count]
+        lost = any(
+            spec.window and self._highest > rows and len(kept) - spec.window + 1 < self._highest - rows
+            for spec, rows in zip(self.executor.caches, self._rows, strict=True)
+        )
+        if not lost:
+            self.tokens = kept
+            return
+        self.reset()
+        if kept:
+            self.prefill(kept)
+
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of this session take now."""
+        return sum(spec.nbytes(rows) for spec, rows in zip(self.executor.caches, self._rows, strict=True))
+
+    def _reset_caches(self) -> None:
+        self._rows = [0] * len(self.executor.caches)
+        self._buffers: list[object] = [None] * len(self._rows)
+        self._highest = 0  # end of what the rings hold, which a rewind doesn't lower
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if not len(ids):
+            raise InputError("no tokens: a prompt needs one at least")
+        for token in ids:
+            if not 0 <= token < self.vocabulary:
+                raise InputError(f"token id {token} is outside the vocabulary, 0 to {self.vocabulary - 1}")
+        if self.position + len(ids) > self.context_length:
+            raise InputError(
+                f"{len(ids)} tokens at position {self.position} exceed the context of {self.context_length}"
+            )
+
+    def _feed(self, entry: str, ids: Sequence[int]) -> np.ndarray:
+        self._reserve(self.position + len(ids))
+        tokens = np.asarray(ids, np.int32)
+        logits = self.executor.run(entry, tokens, self.position, self._buffers, self._rows)
+        self.tokens.extend(int(t) for t in ids)
+        self._highest = max(self._highest, self.position)
+        return logits
+
+    def _reserve(self, length: int) -> None:
+        """Makes every cache long enough for positions up to `length`, or as long as its ring ever is."""
+        for n, spec in enumerate(self.executor.caches):
+            rows = self._rows_for(spec, length)
+            if rows > self._rows[n]:
+                buffer = self._buffers[n]
+                resized = buffer is not None
+                executor = self.executor
+                self._buffers[n] = executor.resize(spec, buffer, rows) if resized else executor.allocate(spec, rows)
+                self._rows[n] = rows
+
+    def _rows_for(self, spec: CacheSpec, length: int) -> int:
+        most = spec.window + CHUNK if spec.window else self.context_length
+        rows = FIRST_ROWS
+        while rows < length:
+            rows *= 2
+        return min(rows, most)
