@@ -41,7 +41,7 @@ def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: in
     value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Dimensions are multiples of 8. Ring
     row s holds the latest position p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the
     number of positions seen with the token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless it
-    is 0. A work group does `heads_per_group` heads, which divides heads / kv_heads: they share what is read of the ring.
+    is 0. A work group does `heads_per_group` heads, which divides heads / kv_heads: what is read of the ring serves all.
     """
     shape = _Shape(dtype, head_dim, value_dim)
 
@@ -58,8 +58,8 @@ def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
     """Attention of any number of tokens (prefill).
 
     q: float32 (tokens, heads, head_dim), row t of it at `position + t`; out: float32 (tokens, heads, value_dim); ring
-    row s holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. The rest is
-    as in `attention_one`.
+    row s holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. The rest
+    is as in `attention_one`.
     """
     shape = _Shape(dtype, head_dim, value_dim)
 
