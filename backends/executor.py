@@ -6,6 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from ..graph.ir import Graph
+
 DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
 
 
@@ -28,6 +30,16 @@ class CacheSpec:
     def nbytes(self, rows: int) -> int:
         """Bytes of so many rows."""
         return rows * int(np.prod(self.row)) * DTYPES[self.dtype].itemsize
+
+
+def cache_specs(graph: Graph) -> tuple[CacheSpec, ...]:
+    """The caches of a graph with wired KV, from its arguments: rows `S` are all positions, `S512` a window of 512."""
+    found = []
+    for cache in graph.caches():
+        rows, *row = cache.type.shape
+        window = int(str(rows).removeprefix("S") or 0)
+        found.append(CacheSpec(cache.name, cache.type.dtype, tuple(int(d) for d in row), window))
+    return tuple(found)
 
 
 class Executor(Protocol):
