@@ -1,11 +1,14 @@
 """A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from ..frontend.errors import InputError
+from ..frontend.tokenizer import Tokenizer
 from .executor import CacheSpec, Executor
+from .sampling import sample
 
 CHUNK = 512
 """Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
@@ -22,12 +25,28 @@ class Session:
         tokens: the ids fed so far, one for each position.
     """
 
-    def __init__(self, executor: Executor, context_length: int, vocabulary: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        context_length: int,
+        vocabulary: int,
+        tokenizer: Callable[[], Tokenizer],
+    ) -> None:
         self.executor = executor
         self.context_length = context_length
         self.vocabulary = vocabulary
+        self._make_tokenizer = tokenizer
         self.tokens: list[int] = []
         self._reset_caches()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, made when it is first wanted.
+
+        Raises:
+            UnsupportedError: the model has none that this version knows; it still runs on token ids.
+        """
+        return self._make_tokenizer()
 
     @property
     def position(self) -> int:
@@ -84,6 +103,53 @@ class Session:
         self.reset()
         if kept:
             self.prefill(kept)
+
+    def generate(
+        self, prompt: str | Sequence[int], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+    ) -> Iterator[str]:
+        """Feeds a prompt and yields the continuation piece by piece, never a part of a character.
+
+        Args:
+            prompt: text, tokenized with the model's special tokens (BOS only at the start of a session), or ids.
+            max_tokens: most tokens to generate; the context's end and a stop token end it earlier.
+            temperature: 0 takes the likeliest token each time.
+            seed: the same seed gives the same text.
+
+        Raises:
+            InputError: as `prefill`.
+        """
+        if isinstance(prompt, str):
+            prompt = self.tokenizer.encode(prompt, add_special=self.position == 0)
+        stream = self.tokenizer.stream()
+        for token in self.generate_ids(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed):
+            piece = stream.push(token)
+            if piece:
+                yield piece
+        rest = stream.flush()
+        if rest:
+            yield rest
+
+    def generate_ids(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int = 128,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stop: Collection[int] | None = None,
+    ) -> Iterator[int]:
+        """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded."""
+        ends = self.tokenizer.eog_ids if stop is None else stop
+        random = np.random.default_rng(seed)
+        logits = self.prefill(prompt)
+        for n in range(max_tokens):
+            token = sample(logits, temperature, random)
+            if token in ends:
+                return
+            yield token
+            if n + 1 == max_tokens or self.position == self.context_length:
+                return
+            logits = self.decode(token)
 
     def cache_bytes(self) -> int:
         """Bytes that the caches of this session take now."""

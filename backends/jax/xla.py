@@ -105,7 +105,7 @@ def _bytecode(module: ir.Module) -> bytes:
     return output.getvalue()
 
 
-class XlaExecutor:
+class XlaModule:
     """Compiles an entry point once for each set of shapes, and calls it."""
 
     def __init__(self, text: str, weights: Mapping[str, np.ndarray]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy as np
@@ -26,8 +24,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from .emit import F32, I64, PTR, Emitter
-from .kernel import ELEMENTS, Kernel, build_module, signature
-from .objects import object_code
+from .kernel import ELEMENTS, Kernel, signature
+from .objects import fingerprint, object_code
 from .target import Target, host_target
 
 
@@ -124,8 +122,7 @@ def _entry_module(kernel: Kernel, target: Target) -> ir.Module:
 
 def _object(kernel: Kernel, target: Target) -> bytes:
     """The kernel's object, from the disk if this very code was compiled before."""
-    key = "\n".join((str(build_module(kernel, target)), repr(target), llvmlite.__version__))
-    path = _cache_directory() / f"{kernel.name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.o"
+    path = _cache_directory() / f"{kernel.name}-{fingerprint(kernel, target)[:24]}.o"
     try:
         return path.read_bytes()
     except OSError:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from .kernel import Kernel, build_module
 from .target import Target
+
+
+_SPEED_LEVEL = 3
+_UNROLL = False
+"""Kernels unroll their loops as they need it: more is no faster, and full unrolling loses the hardware's prefetcher."""
 
 
 @functools.cache
@@ -31,7 +38,9 @@ def _optimised(kernel: Kernel, target: Target) -> llvm.ModuleRef:
     module.verify()
     machine = _machine(target)
     module.data_layout = str(machine.target_data)
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    options = llvm.create_pipeline_tuning_options(speed_level=_SPEED_LEVEL)
+    options.loop_unrolling = _UNROLL
+    builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return module
 
@@ -39,6 +48,12 @@ def _optimised(kernel: Kernel, target: Target) -> llvm.ModuleRef:
 def llvm_ir(kernel: Kernel, target: Target, optimised: bool = False) -> str:
     """The kernel as LLVM assembly, to look at: as emitted, or after the optimiser."""
     return str(_optimised(kernel, target) if optimised else build_module(kernel, target))
+
+
+def fingerprint(kernel: Kernel, target: Target) -> str:
+    """A digest of all that the object depends on, in hexadecimal."""
+    parts = (llvm_ir(kernel, target), repr(target), _SPEED_LEVEL, _UNROLL, llvmlite.__version__)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def assembly(kernel: Kernel, target: Target) -> str:

@@ -95,7 +95,7 @@ PRESETS: dict[str, Target] = {
         _preset("x86-64", "x86_64-none-elf", "x86-64"),
         _preset("x86-64-v3", "x86_64-none-elf", "x86-64-v3", *_X86_V3),
         _preset("x86-64-v4", "x86_64-none-elf", "x86-64-v4", *_X86_V4),
-        _preset("x86-64-v4-vnni", "x86_64-none-elf", "x86-64-v4", *_X86_V4, "avx512vnni", "avx512vbmi"),
+        _preset("x86-64-v4-vnni", "x86_64-none-elf", "x86-64-v4", *_X86_V4, "avx512vnni", "avx512vbmi", "fast-dpwssd"),
         _preset("aarch64", "aarch64-none-elf", "generic", "neon"),
         _preset("aarch64-dotprod", "aarch64-none-elf", "generic", "neon", "dotprod"),
         _preset("riscv64", "riscv64-none-elf", "generic-rv64", "m", "a", "f", "d", "c", abi="lp64d"),

@@ -27,6 +27,7 @@ _PADDING = 16
 _LINE = 4 * (BLOCK + _PADDING)
 """Bytes of a row's scores; a tile of keys may write past the block."""
 _LOWEST = -3e38
+_MOST_HEADS = 8  # one register of running sums each, on every target
 _BUFFERS = ("q", "k", "v", "position", "out")
 _SCALARS = (
     *(Scalar(name) for name in ("rows", "heads", "kv_heads", "window")),
@@ -40,9 +41,10 @@ def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: in
     q: float32 (heads, head_dim); k: `dtype` ("f32" or "f16") (rows, kv_heads, head_dim); v: `dtype` (rows, kv_heads,
     value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Dimensions are multiples of 8. Ring
     row s holds the latest position p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the
-    number of positions seen with the token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless it
-    is 0. A work group does `heads_per_group` heads, which divides heads / kv_heads: what is read of the ring serves all.
+    number of positions seen with the token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless
+    it is 0. A work group does `heads_per_group` heads, which divides heads / kv_heads: they share reads of the ring.
     """
+    assert 1 <= heads_per_group <= _MOST_HEADS, heads_per_group
     shape = _Shape(dtype, head_dim, value_dim)
 
     def emit(e: Emitter, a: Arguments) -> None:
@@ -133,6 +135,8 @@ class _Group:
         self.v, self.v_stride = self._part(a["v"], kv_head, a["kv_heads"], shape.element * shape.value_dim)
         self.scores = e.scratch(_LINE * rows.most)
         self.largest, self.total, self.factor = (e.scratch(4 * rows.most) for _ in range(3))
+        # Prefill shares what it reads among keys, too. In decode one row of the ring at a time is what prefetchers follow.
+        self.keys = min(4, self.sums // rows.tiles[0]) if rows.step else 1
         self.width = self.lanes * (self.sums // rows.tiles[0])  # columns of values in a tile
         self.partial = e.scratch(4 * self.width * rows.tiles[0])
 
@@ -184,7 +188,7 @@ class _Group:
     def _score(self, row: Value, size: int, block: Value, block_end: Value) -> None:
         """q . k of `size` rows and all keys of the block that one of them sees."""
         e = self.e
-        keys = min(4, self.sums // size)
+        keys = self.keys
         start = e.maximum(self._first(row), block)
         end = e.minimum(self._end(e.add(row, e.index(size - 1))), block_end)
         base, last = e.urem(start, self.ring), e.sub(end, e.index(1))
@@ -377,9 +381,11 @@ class _Group:
     def _fold(self, vectors: Sequence[Value], combine: Callable[[Value, Value], Value] | None = None) -> Value:
         """The sum (or other combination) of each vector's lanes, side by side; each adds up in the same order.
 
-        The number of vectors is a power of two, at most that of lanes. Halves are combined, then halves of those.
+        There are at most as many vectors as lanes; lanes past their number hold anything. Halves are combined, then
+        halves of those.
         """
         e, vectors = self.e, list(vectors)
+        vectors += vectors[-1:] * ((1 << (len(vectors) - 1).bit_length()) - len(vectors))
         combine = combine or self._sum
         width = self.lanes
         while width > 1:

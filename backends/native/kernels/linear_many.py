@@ -8,7 +8,7 @@ tile: about 18 KB.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..emit import F32, I1, I16, I32, I64, PTR, Emitter, Value, const, vec
@@ -40,7 +40,7 @@ def linear_many(type_name: str) -> Kernel:
 
 def _token_tiles(target: Target) -> tuple[int, ...]:
     """Numbers of tokens in a register tile, largest first, down to one."""
-    return {512: (8, 4, 1), 256: (3, 1)}.get(target.vector_bits, (4, 1) if target.vector_registers == 32 else (1,))
+    return {512: (8, 4, 1), 256: (4, 1)}.get(target.vector_bits, (4, 1) if target.vector_registers == 32 else (1,))
 
 
 def _for_tokens(e: Emitter, tokens: Value, tile: Callable[[Value, int], None]) -> None:
@@ -165,27 +165,48 @@ class _Quantized:
         self, e: Emitter, records: list[Value], tile: Value, scales: Value, minima: Value, width: Value
     ) -> list[Value]:
         """The register tile: 16 rows times a few tokens over one panel, without the activations' scales."""
-        kind, real, step = self.type, vec(F32, ROWS), self.step
+        kind, real, whole = self.type, vec(F32, ROWS), vec(I32, ROWS)
+
+        def products(c: Value, sums: Sequence[Value]) -> list[Value]:
+            """Adds the integer products of 32 columns."""
+            weights, sources = e.at(tile, e.times(c, 32)), [e.at(r, e.times(c, 2)) for r in records]
+
+            def pairs(first: Value, *sums: Value) -> Sequence[Value]:
+                at, results = e.at(weights, e.times(first, 64)), list(sums)
+                for pair in range(unrolled):
+                    w = e.bitcast(e.read(whole, at, 64 * pair, align=64), vec(I16, 2 * ROWS))
+                    for t, source in enumerate(sources):
+                        both = e.splat(e.read(I32, e.at(source, e.times(first, 4)), 4 * pair, align=4), ROWS)
+                        results[t] = e.dot_pairs(results[t], w, e.bitcast(both, vec(I16, 2 * ROWS)))
+                return results
+
+            # In a longer body LLVM would reorder plain additions, and with them what the registers have to hold.
+            unrolled = STEP // 2 if e.target.has_avx512_vnni else 1
+            return e.loop(0, STEP // 2, unrolled, sums, pairs)
+
+        def offsets(c: Value, totals: Sequence[Value]) -> list[Value]:
+            """Adds what the minima of 32 columns take away."""
+            if not kind.minima:
+                return list(totals)
+            step = e.over(c, STEP)
+            minimum = e.read(real, minima, e.times(step, 64), align=64)
+            sums = [e.read(F32, e.at(r, e.times(step, 4)), SUMS_AT, align=4) for r in records]
+            return [e.fma_(minimum, e.splat(s, ROWS), t) for s, t in zip(sums, totals, strict=True)]
 
         def run(c: Value, *totals: Value) -> list[Value]:
-            weights, at = e.at(tile, e.times(c, 32)), e.times(e.over(c, STEP), 64)
-            sources = [e.at(r, e.times(c, 2)) for r in records]
-            sums = [const(vec(I32, ROWS), 0) for _ in records]
-            for pair in range(step // 2):
-                w = e.bitcast(e.read(vec(I32, ROWS), weights, 64 * pair, align=64), vec(I16, 2 * ROWS))
-                for t, source in enumerate(sources):
-                    both = e.splat(e.read(I32, source, 4 * pair, align=4), ROWS)
-                    sums[t] = e.dot_pairs(sums[t], w, e.bitcast(both, vec(I16, 2 * ROWS)))
-            scale = e.read(real, e.at(scales, at), align=64)
-            results = [e.fma_(e.sitofp(s, real), scale, t) for s, t in zip(sums, totals, strict=True)]
-            for k in range(step // STEP if kind.minima else 0):
-                minimum = e.read(real, e.at(minima, at), 64 * k, align=64)
-                for t, record in enumerate(records):
-                    total = e.read(F32, e.at(record, e.times(e.over(c, STEP), 4)), SUMS_AT + 4 * k, align=4)
-                    results[t] = e.fma_(minimum, e.splat(total, ROWS), results[t])
-            return results
+            def inner(k: Value, *both: Value) -> list[Value]:
+                return [*products(k, both[:n]), *offsets(k, both[n:])]
 
-        return e.loop(0, width, step, [const(real, 0.0)] * len(records), run)
+            n = len(records)
+            start = [*([const(whole, 0)] * n), *totals]
+            if self.step == STEP:
+                both = inner(c, *start)
+            else:
+                both = e.loop(c, e.add(c, e.index(self.step)), STEP, start, inner)
+            scale = e.read(real, e.at(scales, e.times(e.over(c, STEP), 64)), align=64)
+            return [e.fma_(e.sitofp(s, real), scale, t) for s, t in zip(both[:n], both[n:], strict=True)]
+
+        return e.loop(0, width, self.step, [const(real, 0.0)] * len(records), run)
 
 
 def _emit_float(e: Emitter, a: Arguments) -> None:

@@ -1,0 +1,181 @@
+"""From a GGUF to a bundle: the whole way of the data, each stage called once."""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..frontend.errors import UnsupportedError
+from ..frontend.tokenizer import Tokenizer
+from ..graph.ir import Graph
+from ..graph.model import Model, open_model
+from ..passes import pipeline
+from .bundle import MODULE, WEIGHTS, Bundle, read_bundle, sha256, write_manifest, written_aside
+from .executor import cache_specs
+from .iree.compile import Compiled, compile_module
+from .iree.legalise import Place
+from .jax.module import portable_module
+from .native.target import Target, host_target
+
+Progress = Callable[[str], None]
+"""Called with what is done next."""
+TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
+
+
+def silent(stage: str) -> None:
+    """Progress that nobody sees."""
+
+
+def export(
+    model: Path | str,
+    output: Path | str,
+    *,
+    kv: str = "f32",
+    targets: Sequence[Target] = (),
+    copy_weights: bool = False,
+    archdefs: Iterable[Path] = (),
+    flags: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Bundle:
+    """Compiles a GGUF into a bundle at `output`.
+
+    Args:
+        model: the `.gguf` file; its weights stay where they are and are linked to.
+        output: the folder to write; a bundle that is there is replaced when the new one is whole.
+        kv: element type of the KV caches, `f32` or `f16`.
+        targets: machines to compile for; none means this one.
+        copy_weights: put the file itself into the bundle, so that it can be moved alone.
+        archdefs: directories of definitions that go before the shipped ones.
+        flags: more flags for `iree-compile`.
+        progress: told of each stage.
+
+    Raises:
+        InputError: the model or a definition is damaged, or `output` can't be written.
+        UnsupportedError: an architecture, tensor type or target that this version hasn't.
+    """
+    path, folder = Path(model), Path(output)
+    progress("reading the header")
+    opened = open_model(path, archdefs)
+    entries = entry_graphs(opened, kv)
+    with written_aside(folder) as aside:
+        progress("tracing")
+        text = portable_module(entries.values())
+        (aside / MODULE).write_text(text, "utf-8")
+        tokenizer = _write_tokenizer(opened, aside)
+        compiled: dict[str, Compiled] = {}
+        for target in targets or (host_target(),):
+            progress(f"compiling for {target.name}")
+            compiled[target.name] = compile_module(text, places(opened), target, flags)
+            (aside / _vmfb(target.name)).write_bytes(compiled[target.name].vmfb)
+        progress("writing")
+        parameters = next(iter(compiled.values())).parameters
+        write_manifest(aside, _manifest(opened, entries, parameters, targets or (host_target(),), kv, tokenizer))
+        if copy_weights:
+            shutil.copyfile(path, aside / WEIGHTS)
+        else:
+            (aside / WEIGHTS).symlink_to(path.resolve())
+    return read_bundle(folder)
+
+
+def entry_graphs(model: Model, kv: str) -> dict[str, Graph]:
+    """The entry points of a decoder by name."""
+    if model.definition.kind != "decoder":
+        raise UnsupportedError(f"{model.file.path}: {model.definition.name} is an encoder, which this build can't run")
+    return {"prefill": pipeline.prefill(model.graph, kv), "decode": pipeline.decode(model.graph, kv)}
+
+
+def places(model: Model) -> dict[str, Place]:
+    """Where each tensor lies in the model's file."""
+    return {name: Place(tensor.offset, tensor.nbytes) for name, tensor in model.file.tensors.items()}
+
+
+def _vmfb(target: str) -> str:
+    return f"model.{target}.vmfb"
+
+
+def _write_tokenizer(model: Model, folder: Path) -> dict[str, Any]:
+    """The tokenizer in the bundle and what the manifest says of it; a model without one runs on token ids."""
+    try:
+        tokenizer = Tokenizer.from_metadata(model.file.metadata)
+    except UnsupportedError as error:
+        return {"missing": str(error), "stop_tokens": []}
+    tokenizer.save(folder)
+    return {"notes": list(tokenizer.notes), "stop_tokens": sorted(tokenizer.eog_ids)}
+
+
+def _manifest(
+    model: Model,
+    entries: dict[str, Graph],
+    parameters: dict[str, Place],
+    targets: Sequence[Target],
+    kv: str,
+    tokenizer: dict[str, Any],
+) -> dict[str, Any]:
+    file = model.file
+    return {
+        "ggufc": importlib.metadata.version("ggufc"),
+        "tools": {name: importlib.metadata.version(name) for name in TOOLS},
+        "model": model.name.encode("utf-8", "replace").decode(),
+        "architecture": {"name": model.definition.name, "sha256": model.definition.sha256},
+        "weights": {
+            "name": os.fsencode(file.path.name).decode("utf-8", "replace"),
+            "size": file.size,
+            "header_bytes": file.data_offset,
+            "header_sha256": file.header_sha256(),
+        },
+        "context_length": model.context_length,
+        "vocabulary": model.vocabulary,
+        "kv": kv,
+        "caches": [
+            {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window}
+            for c in cache_specs(entries["prefill"])
+        ],
+        "entries": {name: _entry(graph) for name, graph in entries.items()},
+        "tokenizer": tokenizer,
+        "targets": {
+            t.name: {"file": _vmfb(t.name), "triple": t.triple, "cpu": t.cpu, "features": list(t.features)}
+            for t in targets
+        },
+        "parameters": {name: [place.offset, place.nbytes] for name, place in parameters.items()},
+        "tensors": {
+            name: {"type": t.type.name, "shape": list(t.shape), "offset": t.offset, "nbytes": t.nbytes}
+            for name, t in file.tensors.items()
+        },
+    }
+
+
+def _entry(graph: Graph) -> dict[str, Any]:
+    """Names and types of an entry point's arguments and results, in order; symbols are dynamic sizes."""
+    names = ["logits", *(c.name for c in graph.caches())]
+    return {
+        "arguments": [{"name": a.name, "type": a.type.dtype, "shape": list(a.type.shape)} for a in graph.arguments],
+        "results": [
+            {"name": n, "type": r.type.dtype, "shape": list(r.type.shape)}
+            for n, r in zip(names, graph.results, strict=True)
+        ],
+    }
+
+
+def cache_key(model: Model, target: Target, kv: str) -> str:
+    """What a compiled module depends on, as a short name for a folder."""
+    parts = [
+        importlib.metadata.version("ggufc"),
+        *(importlib.metadata.version(name) for name in TOOLS),
+        model.file.header_sha256(),
+        str(model.file.size),
+        model.definition.sha256,
+        repr(target),
+        kv,
+        _source_sha256(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _source_sha256() -> str:
+    """The compiler's own source, so that a changed checkout never runs a stale module."""
+    root = Path(__file__).parent.parent
+    sources = sorted(p for d in ("frontend", "graph", "passes", "backends") for p in (root / d).rglob("*.py"))
+    return "".join(sha256(p) for p in sources)

@@ -1,0 +1,63 @@
+"""A model as the compiler sees it: the file, its definition, its numbers, and the graph of a run without a cache."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..frontend.archdef import ArchDef
+from ..frontend.definitions import find
+from ..frontend.errors import InputError
+from ..frontend.gguf import GgufFile, quoted, read_gguf
+from ..frontend.hyperparameters import Hyperparameters, evaluate
+from .build import build
+from .ir import Graph
+
+
+@dataclass(frozen=True)
+class Model:
+    """Nothing of it holds weights: the file is mapped, and its data untouched."""
+
+    file: GgufFile
+    definition: ArchDef
+    hyperparameters: Hyperparameters
+    graph: Graph
+    context_length: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        size = self.graph.results[0].type.shape[-1]
+        assert isinstance(size, int)
+        return size
+
+    @property
+    def name(self) -> str:
+        """The model's own name, or the file's."""
+        given = self.file.metadata.get("general.name")
+        return given if isinstance(given, str) and given else self.file.path.stem
+
+
+def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
+    """Reads a GGUF's header and lowers its architecture.
+
+    Raises:
+        InputError: the file or a definition is damaged, or they don't fit each other.
+        UnsupportedError: no definition, or a tensor type that can't be computed with.
+    """
+    file = read_gguf(path)
+    architecture = file.metadata_value("general.architecture", str)
+    definition = find(architecture, archdefs)
+    if _is_split(file.metadata):
+        raise InputError(f"{path}: one part of a split model; ggufc reads models of one file")
+    hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
+    graph = build(definition, hyperparameters, file.tensors, str(path))
+    context = file.metadata_value(f"{architecture}.context_length", int)
+    if not 0 < context < 2**31:
+        raise InputError(f"{path}: key {quoted(f'{architecture}.context_length')} is {context}, wanted above 0")
+    return Model(file, definition, hyperparameters, graph, context)
+
+
+def _is_split(metadata: Any) -> bool:
+    count = metadata.get("split.count", 0)
+    return isinstance(count, int) and count > 1
