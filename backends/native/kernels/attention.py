@@ -135,7 +135,7 @@ class _Group:
         self.v, self.v_stride = self._part(a["v"], kv_head, a["kv_heads"], shape.element * shape.value_dim)
         self.scores = e.scratch(_LINE * rows.most)
         self.largest, self.total, self.factor = (e.scratch(4 * rows.most) for _ in range(3))
-        # Prefill shares what it reads among keys, too. In decode one row of the ring at a time is what prefetchers follow.
+        # Prefill shares what it reads among keys, too; in decode prefetchers follow one row of the ring at a time best.
         self.keys = min(4, self.sums // rows.tiles[0]) if rows.step else 1
         self.width = self.lanes * (self.sums // rows.tiles[0])  # columns of values in a tile
         self.partial = e.scratch(4 * self.width * rows.tiles[0])
