@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -28,6 +29,10 @@ from .kernel import ELEMENTS, Kernel, signature
 from .objects import fingerprint, object_code
 from .target import Target, host_target
 
+# Workers that spin between launches use up their share of a core that others want too, and are then made to wait for
+# milliseconds when they are needed. Read by the OpenMP library when numba first starts its threads.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 def launch(
     kernel: Kernel,
@@ -41,32 +46,7 @@ def launch(
     `arrays` are contiguous and named as the kernel's buffers, `scalars` as its scalars; an array's item size must be
     the buffer's (for "i8" any type will do: raw bytes). Nothing is copied. One thread runs in the caller's own.
     """
-    function = _loaded(kernel, target or host_target())
-    words = np.empty(len(kernel.buffers) + len(kernel.scalars) + len(kernel.grid), np.int64)
-    for i, buffer in enumerate(kernel.buffers):
-        array = arrays[buffer.name]
-        assert array.flags.c_contiguous, f"{kernel.name}: {buffer.name} is not contiguous"
-        size = ELEMENTS[buffer.dtype][1]
-        assert size in (1, array.itemsize), f"{kernel.name}: {buffer.name} is {array.dtype}, not {buffer.dtype}"
-        words[i] = array.ctypes.data
-    for i, scalar in enumerate(kernel.scalars, len(kernel.buffers)):
-        value = scalars[scalar.name]
-        words[i] = np.float32(value).view(np.int32) if scalar.dtype == "f32" else value
-    groups = kernel.groups(scalars)
-    words[len(words) - len(groups) :] = groups
-    total = 1
-    for n in groups:
-        total *= n
-    threads = min(threads, total)
-    if threads <= 1:
-        function.run(words.ctypes.data, 0, total)
-        return
-    before = numba.get_num_threads()
-    numba.set_num_threads(min(threads, before))
-    try:
-        _run_parallel(function.address, words.ctypes.data, total, threads)
-    finally:
-        numba.set_num_threads(before)
+    prepare(kernel, arrays, scalars, threads, target)()
 
 
 @dataclass(frozen=True)
@@ -76,6 +56,53 @@ class _Function:
     address: int
     run: Any
     engine: Any
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel bound to its arguments; a call runs its whole grid. The arrays live as long as this does."""
+
+    function: _Function
+    arrays: tuple[np.ndarray, ...]
+    words: np.ndarray
+    address: int
+    groups: int
+    threads: int
+
+    def __call__(self) -> None:
+        if self.threads <= 1:
+            self.function.run(self.address, 0, self.groups)
+            return
+        before = numba.get_num_threads()
+        numba.set_num_threads(self.threads)
+        _run_parallel(self.function.address, self.address, self.groups, self.threads)
+        numba.set_num_threads(before)
+
+
+def prepare(
+    kernel: Kernel,
+    arrays: Mapping[str, np.ndarray],
+    scalars: Mapping[str, float],
+    threads: int = 1,
+    target: Target | None = None,
+) -> Launch:
+    """The launch of a kernel on these very arrays, for calls that are made again and again."""
+    function = _loaded(kernel, target or host_target())
+    given = tuple(arrays[buffer.name] for buffer in kernel.buffers)
+    for buffer, array in zip(kernel.buffers, given, strict=True):
+        size = ELEMENTS[buffer.dtype][1]
+        assert array.flags.c_contiguous, f"{kernel.name}: {buffer.name} is not contiguous"
+        assert size in (1, array.itemsize), f"{kernel.name}: {buffer.name} is {array.dtype}, not {buffer.dtype}"
+    groups = kernel.groups(scalars)
+    values = [_word(scalars[scalar.name], scalar.dtype) for scalar in kernel.scalars]
+    words = np.array([*(array.ctypes.data for array in given), *values, *groups], np.int64)
+    total = math.prod(groups)
+    return Launch(function, given, words, words.ctypes.data, total, min(threads, total, numba.get_num_threads()))
+
+
+def _word(value: float, dtype: str) -> int:
+    """A scalar argument as a 64-bit word."""
+    return int(np.float32(value).view(np.int32)) if dtype == "f32" else int(value)
 
 
 @functools.cache

@@ -11,7 +11,6 @@ import llvmlite.binding as llvm
 from .kernel import Kernel, build_module
 from .target import Target
 
-
 _SPEED_LEVEL = 3
 _UNROLL = False
 """Kernels unroll their loops as they need it: more is no faster, and full unrolling loses the hardware's prefetcher."""
