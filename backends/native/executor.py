@@ -1,0 +1,152 @@
+"""Runs graphs with the kernels on the mapped file: the reference path, and the fast one without a compiled module."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...graph.ir import Graph
+from ..executor import DTYPES, CacheSpec, cache_specs
+from .launch import _loaded
+from .program import CacheRows, Program, WeightBytes, lower
+from .target import host_target
+from .team import Team, record
+
+_KEPT = 8
+"""Programs, one for each entry point and number of tokens, that are kept for the next call of that kind."""
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """A cache: the array, and its address, which numpy is slow to tell."""
+
+    array: np.ndarray
+    address: int
+
+
+class NativeExecutor:
+    """Programs of kernels over one mapped file. Sessions over it share weights, code and the memory of one call.
+
+    Args:
+        graphs: the entry points by name: `prefill` and `decode`, and `forward` for a run without caches.
+        weights: gives the raw bytes of a tensor, uint8, which stay where they are.
+        threads: workers.
+        exact: float32 arithmetic on weights that are dequantized a part at a time; a result then doesn't depend on how
+            the tokens were divided among calls. Otherwise products take the blocks as they are and round activations
+            to 15 bits.
+    """
+
+    def __init__(self, graphs: Mapping[str, Graph], weights: WeightBytes, threads: int, exact: bool) -> None:
+        self.caches = cache_specs(graphs["prefill"]) if "prefill" in graphs else ()
+        self._graphs, self._weights, self._exact = graphs, weights, exact
+        self._threads = threads
+        self._team = Team(threads)
+        self._arena = np.empty(0, np.uint8)
+        self._bound: dict[tuple[str, int], _Bound] = {}
+        self._lock = threading.Lock()
+
+    def allocate(self, spec: CacheSpec, rows: int) -> _Buffer:
+        array = np.zeros((rows, *spec.row), DTYPES[spec.dtype])
+        return _Buffer(array, array.ctypes.data)
+
+    def resize(self, spec: CacheSpec, buffer: object, rows: int) -> _Buffer:
+        assert isinstance(buffer, _Buffer)
+        longer = self.allocate(spec, rows)
+        longer.array[: len(buffer.array)] = buffer.array
+        return longer
+
+    def run(
+        self, entry: str, tokens: np.ndarray, position: int, buffers: list[object], rows: Sequence[int]
+    ) -> np.ndarray:
+        with self._lock:
+            return self._call(entry, tokens, position, buffers, rows)[0]
+
+    def forward(self, tokens: np.ndarray) -> np.ndarray:
+        """The run without a cache: int32 (T,) to logits float32 (T, vocabulary) of every position."""
+        with self._lock:
+            return self._call("forward", tokens, 0, [], ())
+
+    def _call(
+        self, entry: str, tokens: np.ndarray, position: int, buffers: Sequence[object], rows: Sequence[int]
+    ) -> np.ndarray:
+        bound = self._program(entry, len(tokens))
+        program = bound.program
+        program.tokens[:] = tokens
+        program.position[0] = position
+        for angles in program.angles.values():
+            angles.fill(position)
+        bound.set_caches([b.address for b in buffers if isinstance(b, _Buffer)], rows)
+        self._team.run(bound.records)
+        return bound.logits.copy()
+
+    def _program(self, entry: str, tokens: int) -> _Bound:
+        """The program for so many tokens, from the ones used lately or made now."""
+        bound = self._bound.pop((entry, tokens), None)
+        if bound is None:
+            program = lower(self._graphs[entry], tokens, self._weights, self._exact)
+            if program.arena_bytes > len(self._arena):
+                self._bound.clear()  # they hold addresses in the arena that goes
+                self._arena = np.empty(program.arena_bytes, np.uint8)
+            bound = _Bound(program, self._arena, self._threads)
+            while len(self._bound) >= _KEPT:
+                self._bound.pop(next(iter(self._bound)))
+        self._bound[(entry, tokens)] = bound  # the latest stands last
+        return bound
+
+
+class _Bound:
+    """A program with its addresses, as the team takes it."""
+
+    def __init__(self, program: Program, arena: np.ndarray, threads: int) -> None:
+        self.program = program
+        base, target = arena.ctypes.data, host_target()
+        words: list[int] = []
+        starts: list[int] = []
+        addresses: list[tuple[int, int, int]] = []  # word, cache, offset
+        sizes: list[tuple[int, int]] = []  # word, cache
+        known: dict[int, int] = {}
+        for call in program.calls:
+            starts.append(len(words))
+            for buffer in call.kernel.buffers:
+                place = call.operands[buffer.name]
+                if place.cache is not None:
+                    addresses.append((len(words), place.cache, place.offset))
+                    words.append(0)
+                elif place.array is not None:
+                    key = id(place.array)
+                    words.append(known.setdefault(key, place.array.ctypes.data) + place.offset)
+                else:
+                    words.append(base + place.offset)
+            for scalar in call.kernel.scalars:
+                value = call.scalars[scalar.name]
+                if isinstance(value, CacheRows):
+                    sizes.append((len(words), value.cache))
+                    words.append(0)
+                else:
+                    words.append(int(np.float32(value).view(np.int32)) if scalar.dtype == "f32" else int(value))
+            words += call.groups()
+        self._words = np.array(words, np.int64)
+        self._addresses = np.array(addresses, np.int64).reshape(-1, 3).T
+        self._sizes = np.array(sizes, np.int64).reshape(-1, 2).T
+        first = self._words.ctypes.data
+        self.records = np.array(
+            [
+                record(_loaded(call.kernel, target).address, first + 8 * start, int(np.prod(call.groups())), threads)
+                for call, start in zip(program.calls, starts, strict=True)
+            ],
+            np.int64,
+        )
+        at = program.logits.offset
+        size = 4 * int(np.prod(program.logits_shape))
+        self.logits = arena[at : at + size].view(np.float32).reshape(program.logits_shape)
+
+    def set_caches(self, addresses: Sequence[int], rows: Sequence[int]) -> None:
+        """Tells the kernels where the caches are in this call, and how long."""
+        if len(addresses):
+            word, cache, offset = self._addresses
+            self._words[word] = np.array(addresses, np.int64)[cache] + offset
+            word, cache = self._sizes
+            self._words[word] = np.array(rows, np.int64)[cache]
