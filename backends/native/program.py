@@ -284,7 +284,8 @@ def _bias(at: _Lowering, op: Op) -> None:
 def _rms_norm(at: _Lowering, op: Op) -> None:
     (x,) = op.values
     *rows, row = at.shape(x)
-    operands = {"x": at.places[x], "y": at.result(op)} | {"w": at.weight(w) for w in op.weights}
+    weight = {"w": at.weight(op.weights[0])} if op.weights else {}
+    operands = {"x": at.places[x], "y": at.result(op)} | weight
     at.call(rms_norm(bool(op.weights)), operands, {"rows": math.prod(rows), "row": row, "eps": _number(op, "eps")})
 
 
