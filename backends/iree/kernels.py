@@ -16,7 +16,7 @@ from ..native.kernels.attention import attention_many, attention_one
 from ..native.kernels.embed import embed
 from ..native.kernels.kv_update import kv_update
 from ..native.kernels.linear_many import linear_many
-from ..native.kernels.linear_one import linear_one
+from ..native.kernels.linear_one import linear_one, rows_per_group
 
 Scalar = int | float | ir.Value
 """A number known now, or an index value of the program (the size of a dynamic dimension)."""
@@ -56,12 +56,6 @@ class Dispatcher(Protocol):
 Lowering = Callable[[Dispatcher, list[ir.Value], dict[str, Any], ir.Type], ir.Value]
 
 
-def _rows_per_group(rows: int) -> int:
-    """About eight work groups for a matrix, so that two to eight workers share it evenly; 64 for the largest."""
-    wanted = max(32, rows // 8)
-    return min(4096, 1 << (wanted - 1).bit_length())
-
-
 def _embed(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
     tokens, table = operands
     rows = ir.RankedTensorType(table.type).shape[0]
@@ -79,7 +73,7 @@ def _linear(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any]
     rows = ir.RankedTensorType(weight.type).shape[0]
     w = at.weight(weight)
     if shape[0] == 1:
-        kernel = linear_one(type_name, _rows_per_group(rows))
+        kernel = linear_one(type_name, rows_per_group(rows))
         return at.dispatch(kernel, [w, x], {"rows": rows, "cols": cols}, result)
     tokens = at.size(x, 0)
     if type_name != "f32":

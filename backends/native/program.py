@@ -24,7 +24,7 @@ from .kernels.elementwise import bias, copy_rows, elementwise
 from .kernels.embed import embed
 from .kernels.kv_update import kv_update
 from .kernels.linear_many import linear_many
-from .kernels.linear_one import linear_one
+from .kernels.linear_one import linear_one, rows_per_group
 from .kernels.rms_norm import rms_norm
 from .kernels.rope import rope
 
@@ -222,12 +222,6 @@ def _embed(at: _Lowering, op: Op) -> None:
     rows, cols = (int(d) for d in table.type.shape)
     operands = {"ids": at.places[op.values[0]], "w": at.weight(table), "y": at.result(op)}
     at.call(embed(table.type.dtype), operands, {"tokens": at.rows(op.result), "rows": rows, "cols": cols})
-
-
-def rows_per_group(rows: int) -> int:
-    """About eight work groups for a matrix, so that two to eight workers share it evenly; 64 for the largest."""
-    wanted = max(32, rows // 8)
-    return min(4096, 1 << (wanted - 1).bit_length())
 
 
 def _linear(at: _Lowering, op: Op) -> None:

@@ -67,6 +67,12 @@ def _emit_float(e: Emitter, a: Arguments, first: Value, last: Value) -> None:
     e.each(first, last, 1, row)
 
 
+def rows_per_group(rows: int) -> int:
+    """About eight work groups for a matrix, so that two to eight workers share it evenly; 64 for the largest."""
+    wanted = max(32, rows // 8)
+    return min(4096, 1 << (wanted - 1).bit_length())
+
+
 @dataclass(frozen=True)
 class _Quantized:
     """The product of one quantized type.
