@@ -15,7 +15,7 @@ from .target import Target
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
-PTR = ir.PointerType()
+PTR, VOID = ir.PointerType(), ir.VoidType()
 Value = Any
 """An LLVM value. llvmlite has no usable types of its own: its decorated methods look as if they returned None."""
 Index = Any
@@ -90,7 +90,7 @@ class Emitter(_Builder):
 
     def prefetch(self, address: Value, offset: int, size: int) -> None:
         """Asks for the cache lines of [address + offset, + size); going past the end of memory is harmless."""
-        fetch = self.declare("llvm.prefetch.p0", ir.VoidType(), PTR, I32, I32, I32)
+        fetch = self.declare("llvm.prefetch.p0", VOID, PTR, I32, I32, I32)
         for line in range(0, size, 64):
             where = self.at(address, offset + line)
             self.call(fetch, [where, const(I32, 0), const(I32, 3), const(I32, 1)])
@@ -215,17 +215,14 @@ class Emitter(_Builder):
         even, odd = self.take(product, range(0, 2 * lanes, 2)), self.take(product, range(1, 2 * lanes, 2))
         return self.add(total, self.add(even, odd))
 
-    def transpose(self, rows: Sequence[Value]) -> list[Value]:
-        """n vectors of n lanes (a power of two) as a matrix, transposed in registers by log2(n) rounds of shuffles."""
-        rows, n = list(rows), len(rows)
-        width = 1
-        while width < n:
-            # Swap the off-diagonal quarters of every 2*width square.
-            low = [i if not i & width else n + i - width for i in range(n)]
-            high = [i + width if not i & width else n + i for i in range(n)]
-            for r in range(n):
-                if not r & width:
-                    top, bottom = rows[r], rows[r + width]
-                    rows[r], rows[r + width] = self.take(top, low, bottom), self.take(top, high, bottom)
-            width *= 2
-        return rows
+    def transpose_quads(self, rows: Sequence[Value]) -> list[Value]:
+        """Four vectors as 4 x 4 matrices side by side, one per four lanes, each of them transposed."""
+        lanes = range(0, rows[0].type.count, 4)
+        n = len(lanes) * 4
+
+        def weave(a: Value, b: Value, first: Sequence[int]) -> Value:
+            return self.take(a, [lane + f % 4 + n * (f // 4) for lane in lanes for f in first], b)
+
+        low = [weave(rows[r], rows[r + 1], (0, 4, 1, 5)) for r in (0, 2)]
+        high = [weave(rows[r], rows[r + 1], (2, 6, 3, 7)) for r in (0, 2)]
+        return [weave(a, b, first) for a, b in (low, high) for first in ((0, 1, 4, 5), (2, 3, 6, 7))]

@@ -1,9 +1,9 @@
 """y = W x for many activation rows: the product of prefill, which runs at the speed of the cores.
 
-The lanes of a vector are 16 rows of W. For 256 columns at a time the tile of 16 rows is unpacked once to 16-bit
+The lanes of a vector are 16 rows of W, a *strip*. For 256 columns at a time two strips are unpacked once to 16-bit
 integers, interleaved as [pair of columns][16 rows][2], and then used for every token: a conversion and a scaled add
 serve 32 columns of 16 rows. Small integer scales of sub-blocks are multiplied into the 16 bits. The stack holds the
-tile: about 18 KB.
+strips: about 28 KB. What a token gets does not depend on the tokens beside it, not even in the last bit.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..emit import F32, I1, I16, I32, I64, PTR, Emitter, Value, const, vec
+from ..emit import F32, I1, I16, I32, I64, PTR, VOID, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
 from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT, activation_bytes
 from .quant import RUN, QuantType
 from .types import QUANT_TYPES
 
-ROWS = 16
-"""Rows of W in a tile, the lanes of its vectors."""
+LANES = 16
+"""Rows of W in a strip, the lanes of its vectors."""
+STRIPS = 2
+"""Strips that a work group unpacks."""
+_LINE = 2 * GROUP
+"""Bytes of a row of a strip: 128 pairs of i16, or 128 float32."""
+_STRIP = LANES * _LINE
+_SCALES = 4 * LANES * GROUP // STEP
+"""Bytes of a strip, and of its scales [step of 32 columns][16 rows]."""
 
 
 def linear_many(type_name: str) -> Kernel:
@@ -33,62 +40,73 @@ def linear_many(type_name: str) -> Kernel:
         f"ggufc_linear_many_{type_name}",
         (Buffer("w", "i8"), Buffer("x", "f32" if type_name == "f32" else "i16"), Buffer("y", "f32", output=True)),
         (Scalar("tokens"), Scalar("rows"), Scalar("cols")),
-        (("rows", ROWS),),
+        (("rows", LANES * STRIPS),),
         emit,
     )
 
 
-def _token_tiles(target: Target) -> tuple[int, ...]:
-    """Numbers of tokens in a register tile, largest first, down to one."""
-    return {512: (8, 4, 1), 256: (4, 1)}.get(target.vector_bits, (4, 1) if target.vector_registers == 32 else (1,))
+def _register_tile(target: Target) -> tuple[int, tuple[int, ...]]:
+    """Strips in a register tile, and the numbers of tokens in one, largest first, down to one.
+
+    The sums of a tile, as integers and as floats, fill most of the registers: the larger the tile, the fewer loads.
+    """
+    if target.vector_bits == 512:
+        return 2, (6, 2, 1)
+    if target.vector_bits == 256 or target.vector_registers == 32:
+        return 1, (4, 1)
+    return 1, (1,)
 
 
-def _for_tokens(e: Emitter, tokens: Value, tile: Callable[[Value, int], None]) -> None:
-    """Covers all tokens with register tiles: tile(first token, number of tokens)."""
-    done = e.index(0)
-    for size in _token_tiles(e.target):
-        end = e.add(done, e.times(e.over(e.sub(tokens, done), size), size))
-        e.each(done, end, size, lambda t, size=size: tile(t, size))
-        done = end
+def _for_tiles(e: Emitter, tokens: Value, tile: Callable[[Value, int, Sequence[int]], None]) -> None:
+    """Covers all tokens and the strips with register tiles: tile(first token, number of tokens, strips)."""
+    strips, sizes = _register_tile(e.target)
+    for first in range(0, STRIPS, strips):
+        done = e.index(0)
+        for size in sizes:
+            end = e.add(done, e.times(e.over(e.sub(tokens, done), size), size))
+            e.each(done, end, size, lambda t, n=size, s=range(first, first + strips): tile(t, n, s))
+            done = end
 
 
 class _Output:
-    """The 16 columns of y that a work group owns, which each panel adds to."""
+    """The columns of y that a work group owns, which each panel adds to."""
 
     def __init__(self, e: Emitter, a: Arguments, first: Value) -> None:
         self.e, self.rows = e, a["rows"]
         self.y = e.at(a["y"], e.times(first, 4))
-        left = e.sub(a["rows"], first)
-        lanes = const(vec(I64, ROWS), tuple(range(ROWS)))
-        self.mask = e.icmp_signed("<", lanes, e.splat(left, ROWS))
+        left = e.splat(e.sub(a["rows"], first), LANES)
+        lanes = [const(vec(I64, LANES), range(LANES * s, LANES * s + LANES)) for s in range(STRIPS)]
+        self.masks = [e.icmp_signed("<", lane, left) for lane in lanes]
 
-    def add(self, token: Value, value: Value, start: Value) -> None:
+    def add(self, token: Value, strip: int, value: Value, start: Value) -> None:
         """y[token] += value, or = value in the panel that starts at column 0."""
-        e, kind = self.e, vec(F32, ROWS)
-        mask = vec(I1, ROWS)
+        e, kind, mask = self.e, vec(F32, LANES), vec(I1, LANES)
         read = e.declare("llvm.masked.load.v16f32.p0", kind, PTR, I32, mask, kind)
-        write = e.declare("llvm.masked.store.v16f32.p0", e.function.function_type.return_type, kind, PTR, I32, mask)
-        at = e.at(self.y, e.times(e.mul(token, self.rows), 4))
-        later = e.and_(self.mask, e.splat(e.icmp_signed(">", start, e.index(0)), ROWS))
+        write = e.declare("llvm.masked.store.v16f32.p0", VOID, kind, PTR, I32, mask)
+        at = e.at(self.y, e.add(e.times(e.mul(token, self.rows), 4), e.index(4 * LANES * strip)))
+        later = e.and_(self.masks[strip], e.splat(e.icmp_signed(">", start, e.index(0)), LANES))
         before = e.call(read, [at, const(I32, 4), later, const(kind, 0.0)])
-        e.call(write, [e.fadd(before, value), at, const(I32, 4), self.mask])
+        e.call(write, [e.fadd(before, value), at, const(I32, 4), self.masks[strip]])
 
 
-def _transpose_tile(e: Emitter, lines: Value, tile: Value, words: Value) -> None:
-    """16 rows of `words` 32-bit words (a multiple of 16, rows 4 * GROUP bytes or less apart) to [word][16 rows]."""
-    kind = vec(I32, ROWS)
+def _transpose_strip(e: Emitter, lines: Value, strip: Value, words: Value) -> None:
+    """16 lines of `words` 32-bit words (a multiple of 4) to [word][16 rows]."""
+    four = vec(I32, 4)
 
-    def square(i: Value) -> None:
+    def columns(i: Value) -> None:
         source = e.at(lines, e.times(i, 4))
-        columns = e.transpose([e.read(kind, source, _LINE * r) for r in range(ROWS)])
-        for k, column in enumerate(columns):
-            e.write(column, e.at(tile, e.times(i, 64)), 64 * k, align=64)
+        # The loads put rows r, r + 4, r + 8 and r + 12 in the quarters of a vector; then each quarter is transposed.
+        rows = [e.concat([e.read(four, source, _LINE * (r + q)) for q in range(0, LANES, 4)]) for r in range(4)]
+        for k, column in enumerate(e.transpose_quads(rows)):
+            e.write(column, e.at(strip, e.times(i, 4 * LANES)), 4 * LANES * k, align=64)
 
-    e.each(0, words, ROWS, square)
+    e.each(0, words, 4, columns)
 
 
-_LINE = 2 * GROUP
-"""Bytes of a tile's row before it is transposed: 128 pairs of i16."""
+def _for_rows(e: Emitter, first: Value, rows: Value, body: Callable[[Value, Value], None]) -> None:
+    """body(lane, row) for the 16 rows from `first`; past the last one it is repeated, and will not be written."""
+    last = e.sub(rows, e.index(1))
+    e.each(0, LANES, 1, lambda r: body(r, e.minimum(e.add(first, r), last)))
 
 
 @dataclass(frozen=True)
@@ -104,10 +122,10 @@ class _Quantized:
         return step
 
     def emit(self, e: Emitter, a: Arguments) -> None:
-        kind, cols, tokens, rows = self.type, a["cols"], a["tokens"], a["rows"]
-        first = e.times(a["@rows"], ROWS)
-        lines, tile = e.scratch(ROWS * _LINE), e.scratch(ROWS * _LINE)
-        scales, minima = e.scratch(64 * GROUP // STEP), e.scratch(64 * GROUP // STEP)
+        kind, cols, rows = self.type, a["cols"], a["rows"]
+        first = e.times(a["@rows"], LANES * STRIPS)
+        lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
+        scales, minima = ([e.scratch(_SCALES) for _ in range(STRIPS)] for _ in range(2))
         scratch = kind.zero_scratch(e)
         stride, x_stride = kind.row_bytes(e, cols), activation_bytes(e, cols)
         output = _Output(e, a, first)
@@ -116,31 +134,33 @@ class _Quantized:
             width = e.minimum(e.sub(cols, start), GROUP)
             w = e.at(a["w"], kind.row_bytes(e, start))
 
-            def row(r: Value) -> None:
-                # Rows past the last one repeat it and are not written.
-                line = e.at(w, e.mul(e.minimum(e.add(first, r), e.sub(rows, e.index(1))), stride))
+            def unpack(strip: int, lane: Value, row: Value) -> None:
+                line = e.at(w, e.mul(row, stride))
 
                 def chunk(c: Value) -> None:
                     address = e.at(line, kind.row_bytes(e, c))
                     address = kind.padded(e, address, e.over(e.sub(width, c), kind.block), scratch)
-                    into = e.at(lines, e.add(e.times(r, _LINE), e.times(c, 2)))
-                    at = e.add(e.times(r, 4), e.times(e.over(c, STEP), 64))
-                    self._unpack(e, address, into, e.at(scales, at), e.at(minima, at))
+                    into = e.at(lines, e.add(e.times(lane, _LINE), e.times(c, 2)))
+                    at = e.add(e.times(lane, 4), e.times(e.over(c, STEP), 4 * LANES))
+                    self._unpack(e, address, into, e.at(scales[strip], at), e.at(minima[strip], at))
 
                 e.each(0, width, kind.chunk, chunk)
 
-            e.each(0, ROWS, 1, row)
-            _transpose_tile(e, lines, tile, e.over(width, 2))
+            for s, strip in enumerate(strips):
+                _for_rows(e, e.add(first, e.index(LANES * s)), rows, lambda lane, row, s=s: unpack(s, lane, row))
+                _transpose_strip(e, lines, strip, e.over(width, 2))
             x = e.at(a["x"], e.times(e.over(start, GROUP), RECORD))
 
-            def product(token: Value, count: int) -> None:
+            def tile(token: Value, count: int, chosen: Sequence[int]) -> None:
                 records = [e.at(x, e.mul(e.add(token, e.index(t)), x_stride)) for t in range(count)]
-                values = self._product(e, records, tile, scales, minima, width)
-                for t, (value, record) in enumerate(zip(values, records, strict=True)):
-                    scale = e.splat(e.read(F32, record, SCALE_AT), ROWS)
-                    output.add(e.add(token, e.index(t)), e.fmul(value, scale), start)
+                sources = [_Strip(strips[s], scales[s], minima[s]) for s in chosen]
+                sums = iter(self._product(e, records, sources, width))
+                for t, record in enumerate(records):
+                    scale = e.splat(e.read(F32, record, SCALE_AT, align=4), LANES)
+                    for s in chosen:
+                        output.add(e.add(token, e.index(t)), s, e.fmul(next(sums), scale), start)
 
-            _for_tokens(e, tokens, product)
+            _for_tiles(e, a["tokens"], tile)
 
         e.each(0, cols, GROUP, panel)
 
@@ -155,29 +175,32 @@ class _Quantized:
             e.write(values if narrow is None else e.mul(values, e.take(narrow, [lane] * RUN)), line, 2 * start)
         full = kind.scales(e, chunk)
         for start in range(0, kind.chunk, STEP):
+            at = 4 * LANES * (start // STEP)
             if start % self.step == 0:
-                e.write(e.extract_element(chunk.d, const(I32, lanes[start])), scales, 64 * (start // STEP))
+                e.write(e.extract_element(chunk.d, const(I32, lanes[start])), scales, at)
             minimum = kind.minimum_lane(start)
             if minimum is not None:
-                e.write(e.fneg(e.extract_element(full, const(I32, minimum))), minima, 64 * (start // STEP))
+                e.write(e.fneg(e.extract_element(full, const(I32, minimum))), minima, at)
 
-    def _product(
-        self, e: Emitter, records: list[Value], tile: Value, scales: Value, minima: Value, width: Value
-    ) -> list[Value]:
-        """The register tile: 16 rows times a few tokens over one panel, without the activations' scales."""
-        kind, real, whole = self.type, vec(F32, ROWS), vec(I32, ROWS)
+    def _product(self, e: Emitter, records: list[Value], strips: list[_Strip], width: Value) -> list[Value]:
+        """The register tile: a few tokens times some strips over one panel, without the activations' scales."""
+        kind, real, whole, words = self.type, vec(F32, LANES), vec(I32, LANES), vec(I16, 2 * LANES)
+        n = len(records) * len(strips)
 
         def products(c: Value, sums: Sequence[Value]) -> list[Value]:
             """Adds the integer products of 32 columns."""
-            weights, sources = e.at(tile, e.times(c, 32)), [e.at(r, e.times(c, 2)) for r in records]
 
-            def pairs(first: Value, *sums: Value) -> Sequence[Value]:
-                at, results = e.at(weights, e.times(first, 64)), list(sums)
+            def pairs(first: Value, *sums: Value) -> list[Value]:
+                results: list[Value] = []
                 for pair in range(unrolled):
-                    w = e.bitcast(e.read(whole, at, 64 * pair, align=64), vec(I16, 2 * ROWS))
-                    for t, source in enumerate(sources):
-                        both = e.splat(e.read(I32, e.at(source, e.times(first, 4)), 4 * pair, align=4), ROWS)
-                        results[t] = e.dot_pairs(results[t], w, e.bitcast(both, vec(I16, 2 * ROWS)))
+                    before = iter(results or sums)
+                    at = e.times(e.add(e.over(c, 2), first), 4 * LANES)
+                    weights = [e.read(whole, e.at(s.weights, at), 4 * LANES * pair, align=64) for s in strips]
+                    results = []
+                    for record in records:
+                        source = e.at(record, e.add(e.times(c, 2), e.times(first, 4)))
+                        both = e.bitcast(e.splat(e.read(I32, source, 4 * pair, align=4), LANES), words)
+                        results += [e.dot_pairs(next(before), e.bitcast(w, words), both) for w in weights]
                 return results
 
             # In a longer body LLVM would reorder plain additions, and with them what the registers have to hold.
@@ -188,56 +211,67 @@ class _Quantized:
             """Adds what the minima of 32 columns take away."""
             if not kind.minima:
                 return list(totals)
-            step = e.over(c, STEP)
-            minimum = e.read(real, minima, e.times(step, 64), align=64)
-            sums = [e.read(F32, e.at(r, e.times(step, 4)), SUMS_AT, align=4) for r in records]
-            return [e.fma_(minimum, e.splat(s, ROWS), t) for s, t in zip(sums, totals, strict=True)]
+            step, before = e.over(c, STEP), iter(totals)
+            minima = [e.read(real, s.minima, e.times(step, 4 * LANES), align=64) for s in strips]
+            sums = [e.splat(e.read(F32, e.at(r, e.times(step, 4)), SUMS_AT, align=4), LANES) for r in records]
+            return [e.fma_(minimum, s, next(before)) for s in sums for minimum in minima]
 
-        def run(c: Value, *totals: Value) -> list[Value]:
+        def step(c: Value, *totals: Value) -> list[Value]:
             def inner(k: Value, *both: Value) -> list[Value]:
                 return [*products(k, both[:n]), *offsets(k, both[n:])]
 
-            n = len(records)
-            start = [*([const(whole, 0)] * n), *totals]
-            if self.step == STEP:
-                both = inner(c, *start)
-            else:
-                both = e.loop(c, e.add(c, e.index(self.step)), STEP, start, inner)
-            scale = e.read(real, e.at(scales, e.times(e.over(c, STEP), 64)), align=64)
-            return [e.fma_(e.sitofp(s, real), scale, t) for s, t in zip(both[:n], both[n:], strict=True)]
+            both = [*([const(whole, 0)] * n), *totals]
+            both = e.loop(c, e.add(c, e.index(self.step)), STEP, both, inner)
+            at = e.times(e.over(c, STEP), 4 * LANES)
+            scales = [e.read(real, s.scales, at, align=64) for s in strips] * len(records)
+            integers = [e.sitofp(i, real) for i in both[:n]]
+            return [e.fma_(i, scale, t) for i, scale, t in zip(integers, scales, both[n:], strict=True)]
 
-        return e.loop(0, width, self.step, [const(real, 0.0)] * len(records), run)
+        return e.loop(0, width, self.step, [const(real, 0.0)] * n, step)
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """The addresses of an unpacked strip."""
+
+    weights: Value
+    scales: Value
+    minima: Value
 
 
 def _emit_float(e: Emitter, a: Arguments) -> None:
-    cols, tokens, rows, kind = a["cols"], a["tokens"], a["rows"], vec(F32, ROWS)
-    panel_cols = _LINE // 4
-    first = e.times(a["@rows"], ROWS)
-    lines, tile = e.scratch(ROWS * _LINE), e.scratch(ROWS * _LINE)
+    cols, tokens, rows, kind = a["cols"], a["tokens"], a["rows"], vec(F32, LANES)
+    first = e.times(a["@rows"], LANES * STRIPS)
+    lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
     output = _Output(e, a, first)
 
     def panel(start: Value) -> None:
-        width = e.minimum(e.sub(cols, start), panel_cols)
+        width = e.minimum(e.sub(cols, start), _LINE // 4)
 
-        def row(r: Value) -> None:
-            at = e.add(e.mul(e.minimum(e.add(first, r), e.sub(rows, e.index(1))), cols), start)
-            source, line = e.at(a["w"], e.times(at, 4)), e.at(lines, e.times(r, _LINE))
+        def copy(lane: Value, row: Value) -> None:
+            source = e.at(a["w"], e.times(e.add(e.mul(row, cols), start), 4))
+            line = e.at(lines, e.times(lane, _LINE))
             e.each(0, width, 1, lambda i: e.write(e.read(F32, source, e.times(i, 4)), line, e.times(i, 4)))
 
-        e.each(0, ROWS, 1, row)
-        _transpose_tile(e, lines, tile, width)
+        for s, strip in enumerate(strips):
+            _for_rows(e, e.add(first, e.index(LANES * s)), rows, copy)
+            _transpose_strip(e, lines, strip, width)
         x = e.at(a["x"], e.times(start, 4))
 
-        def product(token: Value, count: int) -> None:
+        def tile(token: Value, count: int, chosen: Sequence[int]) -> None:
             sources = [e.at(x, e.times(e.mul(e.add(token, e.index(t)), cols), 4)) for t in range(count)]
 
             def column(k: Value, *totals: Value) -> list[Value]:
-                w, at = e.read(kind, tile, e.times(k, 64), align=64), e.times(k, 4)
-                return [e.fma_(w, e.splat(e.read(F32, s, at), ROWS), t) for s, t in zip(sources, totals, strict=True)]
+                before = iter(totals)
+                weights = [e.read(kind, strips[s], e.times(k, 4 * LANES), align=64) for s in chosen]
+                values = [e.splat(e.read(F32, source, e.times(k, 4)), LANES) for source in sources]
+                return [e.fma_(w, v, next(before)) for v in values for w in weights]
 
-            for t, value in enumerate(e.loop(0, width, 1, [const(kind, 0.0)] * count, column)):
-                output.add(e.add(token, e.index(t)), value, start)
+            sums = iter(e.loop(0, width, 1, [const(kind, 0.0)] * (count * len(chosen)), column))
+            for t in range(count):
+                for s in chosen:
+                    output.add(e.add(token, e.index(t)), s, next(sums), start)
 
-        _for_tokens(e, tokens, product)
+        _for_tiles(e, tokens, tile)
 
-    e.each(0, cols, panel_cols, panel)
+    e.each(0, cols, _LINE // 4, panel)

@@ -80,7 +80,7 @@ def check_products(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, th
 
 @each_type
 @each_target
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shape=shapes)
 def test_products_and_embedding(kind: str, target: Target, shape: dict[str, int]) -> None:
     rng = np.random.default_rng(shape["seed"])
