@@ -68,9 +68,8 @@ def _emit_float(e: Emitter, a: Arguments, first: Value, last: Value) -> None:
 
 
 def rows_per_group(rows: int) -> int:
-    """About eight work groups for a matrix, so that two to eight workers share it evenly; 64 for the largest."""
-    wanted = max(32, rows // 8)
-    return min(4096, 1 << (wanted - 1).bit_length())
+    """Eight equal work groups for a matrix, so that two, four or eight workers share it evenly; more for the largest."""
+    return min(4096, max(32, -(-rows // 8)))
 
 
 @dataclass(frozen=True)
