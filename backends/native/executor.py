@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.ir import Graph
 from ..executor import DTYPES, CacheSpec, cache_specs
-from .launch import _loaded
+from .launch import loaded
 from .program import CacheRows, Program, WeightBytes, lower
 from .target import host_target
 from .team import Team, record
@@ -134,7 +134,7 @@ class _Bound:
         first = self._words.ctypes.data
         self.records = np.array(
             [
-                record(_loaded(call.kernel, target).address, first + 8 * start, int(np.prod(call.groups())), threads)
+                record(loaded(call.kernel, target).address, first + 8 * start, int(np.prod(call.groups())), threads)
                 for call, start in zip(program.calls, starts, strict=True)
             ],
             np.int64,

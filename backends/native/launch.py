@@ -87,7 +87,7 @@ def prepare(
     target: Target | None = None,
 ) -> Launch:
     """The launch of a kernel on these very arrays, for calls that are made again and again."""
-    function = _loaded(kernel, target or host_target())
+    function = loaded(kernel, target or host_target())
     given = tuple(arrays[buffer.name] for buffer in kernel.buffers)
     for buffer, array in zip(kernel.buffers, given, strict=True):
         size = ELEMENTS[buffer.dtype][1]
@@ -106,7 +106,10 @@ def _word(value: float, dtype: str) -> int:
 
 
 @functools.cache
-def _loaded(kernel: Kernel, target: Target) -> _Function:
+def loaded(kernel: Kernel, target: Target) -> _Function:
+    """The kernel in this process. Its entry takes the address of one array of 64-bit words (buffer addresses, scalars,
+    work groups on each axis of the grid) and the range of work groups to run, numbered in row-major order.
+    """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(target.triple).create_target_machine(opt=1, reloc="pic", codemodel="small")
