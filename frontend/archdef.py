@@ -394,8 +394,9 @@ def _attribute(line: _Line, signature: Signature, given: dict[str, Expression | 
     if first.kind == "word" and second.text == "=":
         if first.text not in names:
             choices = ", ".join(names) or "none"
-            raise line.error(f"{signature.name} has no attribute {first.text!r}; it has {choices}"
-                             f"{nearest(first.text, names)}")
+            raise line.error(
+                f"{signature.name} has no attribute {first.text!r}; it has {choices}{nearest(first.text, names)}"
+            )
         line.next()
         line.next()
         name = first.text
@@ -480,7 +481,7 @@ class _Parser:
 
     def parse(self) -> ArchDef:
         count = 0
-        for count, raw in enumerate(self.text.split("\n"), 1):  # noqa: B007 - the last number is used below
+        for count, raw in enumerate(self.text.split("\n"), 1):
             raw = raw.rstrip("\r")
             if len(raw) > MAX_LINE:
                 raise InputError(f"{self.source}:{count}:{MAX_LINE}: a line longer than {MAX_LINE} characters")
@@ -546,8 +547,8 @@ class _Parser:
             self.ignore.append(_tensor(line))
             line.end()
         else:
-            steps = self.blocks[self.current_block] if self.section == "block" else self.steps.setdefault(
-                self.section, []
+            steps = (
+                self.blocks[self.current_block] if self.section == "block" else self.steps.setdefault(self.section, [])
             )
             steps.append(_step(line))
 

@@ -128,8 +128,12 @@ def _from_file(value: Any, key: str, where: Line) -> Value:
             raise where.error(f"key {key!r} has {len(numbers)} values, wanted a number or one per layer")
     elif isinstance(value, str):
         return value
-    elif isinstance(value, (bool, int, float, np.generic)):
-        numbers = (int(value) if isinstance(value, (bool, np.bool_)) else value,)
+    elif isinstance(value, (bool, np.bool_)):
+        numbers = (int(value),)
+    elif isinstance(value, (int, float)):
+        numbers = (value,)
+    elif isinstance(value, np.number):
+        numbers = (value.item(),)
     else:
         raise where.error(f"key {key!r} holds {type(value).__name__}, wanted a number, a text, or numbers per layer")
     if not all(math.isfinite(n) for n in numbers):

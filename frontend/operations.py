@@ -46,7 +46,15 @@ OPERATIONS: dict[str, Signature] = {
     for s in (
         Signature("embed", ("tokens",), ("table",), doc="rows of the table, one for each token id"),
         Signature("linear", ("x",), ("weight",), ("bias",), shaped=True, doc="x W^T (+ bias), reshaped to `[...]`"),
-        Signature("rms_norm", ("x",), (), ("weight",), (EPS,), vanishes=True, doc="x / sqrt(mean(x^2) + eps) * weight, last axis"),
+        Signature(
+            "rms_norm",
+            ("x",),
+            (),
+            ("weight",),
+            (EPS,),
+            vanishes=True,
+            doc="x / sqrt(mean(x^2) + eps) * weight, last axis",
+        ),
         Signature(
             "rope",
             ("x",),

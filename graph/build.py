@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
 from ..frontend.archdef import ArchDef, Name, Step, TensorRef, nearest
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf import TensorInfo
@@ -13,9 +14,7 @@ from .types import TensorType
 from .verify import verify
 
 
-def build(
-    definition: ArchDef, hyperparameters: Hyperparameters, tensors: Mapping[str, TensorInfo], path: str
-) -> Graph:
+def build(definition: ArchDef, hyperparameters: Hyperparameters, tensors: Mapping[str, TensorInfo], path: str) -> Graph:
     """The graph `@forward(%tokens: i32[T]) -> f32[T, vocabulary]`.
 
     Args:
@@ -51,7 +50,7 @@ class _Builder:
     ops: list[Op] = field(default_factory=list)
     names: dict[str, Value] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
-    tokens: Value = Value("tokens", TensorType("i32", ("T",)))
+    tokens: Value = field(default_factory=lambda: Value("tokens", TensorType("i32", ("T",))))
 
     def __post_init__(self) -> None:
         self.names["tokens"] = self.tokens
@@ -113,7 +112,8 @@ class _Builder:
         if "{i}" not in name:
             return name
         if layer is None:
-            raise where.error(f"tensor {name!r} has '{{i}}' outside the block, where no layer is meant", reference.column)
+            message = f"tensor {name!r} has '{{i}}' outside the block, where no layer is meant"
+            raise where.error(message, reference.column)
         return name.replace("{i}", str(layer))
 
     def _weight(self, first: str, present: str, where: Line, reference: TensorRef) -> Weight:
@@ -149,11 +149,9 @@ class _Builder:
             attributes["shape"] = self._shape(step, weights, values, where)
         if step.operation == "rope":
             attributes["dims"] = self._head_dim(operands[0])
-        return {k: float(v) if k in _FLOATS else v for k, v in attributes.items()}
+        return {k: float(v) if k in _FLOATS and isinstance(v, int) else v for k, v in attributes.items()}
 
-    def _shape(
-        self, step: Step, weights: list[Weight], values: Mapping[str, Scalar], where: Line
-    ) -> tuple[int, ...]:
+    def _shape(self, step: Step, weights: list[Weight], values: Mapping[str, Scalar], where: Line) -> tuple[int, ...]:
         if step.shape is None:
             return (int(weights[0].type.shape[0]),)
         dims = [evaluate_expression(e, values, where) for e in step.shape]

@@ -86,7 +86,8 @@ def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
     _need(0 < dims <= head_dim and dims % 2 == 0, f"rotates {dims} of {head_dim} elements: an even number that fits")
     if weights:
         factors = weights[0].type
-        _need(factors.shape == (dims // 2,) and factors.dtype == "f32", f"factors are {factors}, wanted f32[{dims//2}]")
+        wanted = TensorType("f32", (dims // 2,))
+        _need(factors == wanted, f"factors are {factors}, wanted {wanted}")
     return x
 
 
@@ -129,8 +130,8 @@ OPS: dict[str, Rule] = {
         Rule("rms_norm", (1, 1), (0, 1), ("eps",), _rms_norm),
         # x [, position]; row t stands at position + t, or at t
         Rule("rope", (1, 2), (0, 1), ("base", "dims", "scale", "style"), _rope, row_wise=False),
-        # q, k, v [, position]. Row t of q stands at position + t, or at t. Keys are a ring: after a call that ends before
-        # position e, row s of k holds the latest p < e with p = s (mod rows of k), and p < 0 means that it is empty.
+        # q, k, v [, position]. Row t of q stands at position + t, or at t. Keys are a ring: after a call that ends
+        # before position e, row s of k holds the latest p < e with p = s (mod rows of k); p < 0: it is empty.
         Rule("attention", (3, 4), (0, 0), ("cap", "scale", "window"), _attention, row_wise=False),
         # cache, rows, position: row t goes to row (position + t) mod S
         Rule("kv_update", (3, 3), (0, 0), (), _kv_update, row_wise=False),

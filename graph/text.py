@@ -5,6 +5,8 @@
       %1: f32[1, 640] = scale(%0) {by = 25.298221281347036}  # layer 0, local
       return %1
     }
+
+What follows `#` is the operation's note.
 """
 
 import json

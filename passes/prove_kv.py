@@ -39,7 +39,8 @@ class ProveKv:
                 for value in op.values[1:3]:
                     source = producers.get(value)
                     if caches and (source is None or source.name != "kv_update"):
-                        raise KvError(f"@{graph.name}: {op.result} = attention reads {value}, which is no updated cache")
+                        message = f"{op.result} = attention reads {value}, which is no updated cache"
+                        raise KvError(f"@{graph.name}: {message}")
                     if not caches:
                         _prove_projected(graph, value, producers)
         return graph
