@@ -4,6 +4,8 @@
     session = ggufc.load("gemma/", backend="iree", threads=2)
     for piece in session.generate("The capital of France is"):
         print(piece, end="", flush=True)
+
+Importing it needs what a device has; only `export` needs the compiler's packages.
 """
 
 from typing import TYPE_CHECKING, Any

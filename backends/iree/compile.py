@@ -1,3 +1,5 @@
+# The bindings in iree.compiler.ir are a native module without stubs.
+# pyright: reportAttributeAccessIssue=false
 """From the portable module to a `.vmfb`: legalised, kernels linked, compiled for one target."""
 
 import tempfile

@@ -1,3 +1,5 @@
+# The bindings in iree.compiler.ir are a native module without stubs.
+# pyright: reportAttributeAccessIssue=false
 """A kernel as an executable of the IREE program: its object file, and the function that calls it with its bindings."""
 
 from iree.compiler import ir

@@ -1,3 +1,5 @@
+# The bindings in iree.compiler.ir are a native module without stubs.
+# pyright: reportAttributeAccessIssue=false
 """Which kernel does the work of which composite, with the numbers that it takes.
 
 A lowering gets the composite's operands (without the sizes that its decomposition reads) and its attributes, and calls

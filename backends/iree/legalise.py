@@ -1,3 +1,5 @@
+# The bindings in iree.compiler.ir are a native module without stubs.
+# pyright: reportAttributeAccessIssue=false
 """Rewrites the portable module into one that IREE 3.13 compiles: weights as parameters, composites as dispatches."""
 
 from collections.abc import Callable, Mapping
@@ -140,7 +142,11 @@ class _Entry:
     """One entry point on its way from composites to dispatches; the `Dispatcher` of the lowerings."""
 
     def __init__(
-        self, function: ir.Operation, weights: Mapping[str, ir.Operation], globals_: _Globals, kernels: dict[str, Kernel]
+        self,
+        function: ir.Operation,
+        weights: Mapping[str, ir.Operation],
+        globals_: _Globals,
+        kernels: dict[str, Kernel],
     ) -> None:
         self.function, self.weights, self.globals, self.kernels = function, weights, globals_, kernels
         self.block = function.regions[0].blocks[0]
@@ -306,16 +312,18 @@ def _annotate_broadcasts(function: ir.Operation) -> None:
 
 def _erase_unused_private(module: ir.Module) -> None:
     """Decompositions that kernels replaced are read by nobody."""
-    text_of_uses: set[str] = set()
+    used: set[str] = set()
 
     def visit(operation: ir.Operation) -> ir.WalkResult:
         for key in ("decomposition", "callee"):
             if key in operation.attributes:
-                text_of_uses.add(ir.FlatSymbolRefAttr(operation.attributes[key]).value)
+                used.add(ir.FlatSymbolRefAttr(operation.attributes[key]).value)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
     for op in list(module.body.operations):
         operation = op.operation
-        if operation.name == "func.func" and _visibility(operation) == "private" and _symbol(operation) not in text_of_uses:
+        if operation.name != "func.func" or _visibility(operation) != "private":
+            continue
+        if _symbol(operation) not in used:
             operation.erase()

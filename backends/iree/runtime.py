@@ -8,7 +8,7 @@ import iree.runtime as rt
 import numpy as np
 
 from ...frontend.errors import InputError
-from ..executor import DTYPES, CacheSpec
+from ..executor import CacheSpec
 
 SCOPE = "model"
 _ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16}
@@ -60,8 +60,7 @@ class IreeExecutor:
             rt.VmModule.mmap(instance, str(vmfb)),
         ]
         self._context = rt.VmContext(instance, modules)
-        self._entries = {name: modules[-1].lookup_function(name) for name in ("prefill", "decode")}
-        self._views: dict[tuple[int, int], rt.HalBufferView] = {}
+        self._entries = {name: _entry(modules[-1], name) for name in ("prefill", "decode")}
 
     def allocate(self, spec: CacheSpec, rows: int) -> rt.HalBuffer:
         buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, spec.nbytes(rows))
@@ -82,6 +81,7 @@ class IreeExecutor:
         view = self._device.allocator.allocate_buffer_copy(
             _MEMORY, _USAGE, self._device, tokens, rt.HalElementType.SINT_32
         )
+        assert isinstance(view, rt.HalBufferView)  # since an element type was given
         inputs.push_ref(view.ref)
         inputs.push_int(position)
         for spec, buffer, length in zip(self.caches, buffers, rows, strict=True):
@@ -91,6 +91,12 @@ class IreeExecutor:
         self._context.invoke(self._entries[entry], inputs, outputs)
         logits = outputs.get_as_object(0, rt.HalBufferView)
         return _array(logits.get_buffer()).view(np.float32)[: logits.byte_length // 4].copy()
+
+
+def _entry(module: rt.VmModule, name: str) -> rt.VmFunction:
+    function = module.lookup_function(name)
+    assert function is not None, f"the module has no {name}"
+    return function
 
 
 def _array(buffer: rt.HalBuffer) -> np.ndarray:

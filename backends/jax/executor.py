@@ -1,6 +1,7 @@
 """The portable module as an executor of sessions: the second opinion on every other backend."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import jax
 import numpy as np
@@ -40,5 +41,7 @@ class XlaExecutor:
     def run(
         self, entry: str, tokens: np.ndarray, position: int, buffers: list[object], rows: Sequence[int]
     ) -> np.ndarray:
-        logits, *buffers[:] = self._module.call(entry, [tokens, np.int32(position), *buffers])
+        logits, *buffers[:] = self._module.call(
+            entry, [tokens, np.asarray(position, np.int32), *cast(list[jax.Array], buffers)]
+        )
         return np.asarray(logits)[0]

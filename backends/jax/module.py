@@ -35,7 +35,7 @@ def portable_module(graphs: Iterable[Graph]) -> str:
         for traced in traces:
             _add_entry(module, traced)
         module.operation.verify()
-        return module.operation.get_asm(enable_debug_info=False)
+        return str(module.operation.get_asm(enable_debug_info=False))
 
 
 def _declare_weights(traces: Iterable[Traced]) -> None:
@@ -71,11 +71,11 @@ def _add_entry(module: ir.Module, traced: Traced) -> None:
 
 
 def _bind_sizes_and_weights(entry: func.FuncOp, traced: Traced) -> None:
-    """Replaces the arguments that jax.export puts before (sizes of dimensions) and we put behind (weights) the graph's."""
+    """Replaces the arguments before the graph's, sizes that jax.export puts there, and those behind, its weights."""
     block = entry.entry_block
     arguments = len(traced.graph.arguments)
     dims = len(block.arguments) - arguments - len(traced.weights)
-    symbols = [ir.StringAttr(attributes["jax.global_constant"]).value for attributes in list(entry.arg_attrs)[:dims]]
+    symbols = [ir.StringAttr(notes["jax.global_constant"]).value for notes in _notes(entry)[:dims]]
     with ir.InsertionPoint.at_block_begin(block):
         for n, symbol in enumerate(symbols):
             block.arguments[n].replace_all_uses_with(_size(traced.graph, symbol, block.arguments, dims))
@@ -104,7 +104,12 @@ def _sign(function: func.FuncOp, name: str, visibility: str, arguments: list[ir.
 def _aliases(outer: func.FuncOp, count: int) -> list[ir.DictAttr]:
     """What the exported wrapper says of donated arguments."""
     key = "tf.aliasing_output"
-    return [ir.DictAttr.get({key: a[key]} if key in a else {}) for a in list(outer.arg_attrs)[:count]]
+    return [ir.DictAttr.get({key: a[key]} if key in a else {}) for a in _notes(outer)[:count]]
+
+
+def _notes(function: func.FuncOp) -> list[ir.DictAttr]:
+    """The attributes of each argument."""
+    return [ir.DictAttr(notes) for notes in function.arg_attrs]
 
 
 def _size(graph: Graph, symbol: str, arguments: Sequence[ir.Value], skip: int) -> ir.Value:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, export
 
 from ...frontend.ggml_types import by_name
-from ...graph.ir import Graph, Op, Value, Weight
+from ...graph.ir import Attribute, Graph, Op, Value, Weight
 from ...graph.types import TensorType
 from .ops import RULES
 
@@ -28,7 +29,7 @@ class Traced:
     graph: Graph
     text: str
     weights: tuple[Weight, ...]
-    composites: dict[str, tuple[str, dict[str, object]]]
+    composites: dict[str, tuple[str, dict[str, Attribute]]]
 
 
 def weight_spec(weight: Weight) -> jax.ShapeDtypeStruct:
@@ -40,9 +41,9 @@ def weight_spec(weight: Weight) -> jax.ShapeDtypeStruct:
 
 
 def trace(graph: Graph) -> Traced:
-    """Exports one graph with its symbols as dynamic dimensions; caches are donated, so that they are updated in place."""
+    """Exports one graph with its symbols as dynamic dimensions; caches are donated, to be updated in place."""
     weights = tuple(graph.weights().values())
-    composites: dict[str, tuple[str, dict[str, object]]] = {}
+    composites: dict[str, tuple[str, dict[str, Attribute]]] = {}
     functions: dict[object, jax.stages.Wrapped] = {}
 
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -60,7 +61,7 @@ def trace(graph: Graph) -> Traced:
     return Traced(graph, text, weights, composites)
 
 
-def _spec(type_: TensorType, sizes: dict[str, object]) -> jax.ShapeDtypeStruct:
+def _spec(type_: TensorType, sizes: Mapping[str, object]) -> jax.ShapeDtypeStruct:
     shape = tuple(sizes[d] if isinstance(d, str) else d for d in type_.shape)
     return jax.ShapeDtypeStruct(shape, {"f32": jnp.float32, "f16": jnp.float16, "i32": jnp.int32}[type_.dtype])
 
@@ -68,7 +69,7 @@ def _spec(type_: TensorType, sizes: dict[str, object]) -> jax.ShapeDtypeStruct:
 def _call(
     op: Op,
     operands: list[Array],
-    composites: dict[str, tuple[str, dict[str, object]]],
+    composites: dict[str, tuple[str, dict[str, Attribute]]],
     functions: dict[object, jax.stages.Wrapped],
 ) -> Array:
     """One operation; the composites as named inner functions, one for each set of attributes."""
@@ -89,7 +90,7 @@ def _call(
     return functions[key](*operands)
 
 
-def _bind(op: Op, keywords: dict[str, object], *operands: Array) -> Array:
+def _bind(op: Op, keywords: Mapping[str, Attribute], *operands: Array) -> Array:
     """Calls the rule with values and weights under the parameters that the graph means."""
     rule = RULES[op.name]
     parameters = [n for n, p in inspect.signature(rule).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax._src.interpreters.mlir import make_ir_context  # the context in which the module's text parses
 from jax.extend.mlir import refine_polymorphic_shapes
-from jaxlib import _jax
+from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  (a native module without stubs)
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
@@ -60,7 +60,7 @@ def _is_public(function: func.FuncOp) -> bool:
 def _take_argument_notes(function: func.FuncOp) -> list[ir.DictAttr]:
     if "arg_attrs" not in function.attributes:
         return [ir.DictAttr.get({})] * len(function.type.inputs)
-    notes = list(function.arg_attrs)
+    notes = [ir.DictAttr(given) for given in function.arg_attrs]
     del function.attributes["arg_attrs"]
     return notes
 
@@ -125,9 +125,7 @@ class XlaModule:
         results = executable.execute_sharded([*arrays, *weights])
         return [shards[0] for shards in results.disassemble_into_single_device_arrays()]
 
-    def _compile(
-        self, entry: str, shapes: Sequence[tuple[int, ...]]
-    ) -> tuple[_jax.LoadedExecutable, list[jax.Array]]:
+    def _compile(self, entry: str, shapes: Sequence[tuple[int, ...]]) -> tuple[_jax.LoadedExecutable, list[jax.Array]]:
         module, names = specialize(self.text, entry, shapes)
         devices = _jax.DeviceList(tuple(self.client.local_devices()[:1]))
         executable = self.client.compile_and_load(module, devices)
