@@ -68,7 +68,7 @@ def _emit_float(e: Emitter, a: Arguments, first: Value, last: Value) -> None:
 
 
 def rows_per_group(rows: int) -> int:
-    """Eight equal work groups for a matrix, so that two, four or eight workers share it evenly; more for the largest."""
+    """Eight equal work groups for a matrix, which two, four or eight workers share evenly; more for the largest."""
     return min(4096, max(32, -(-rows // 8)))
 
 
