@@ -56,6 +56,13 @@ def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: in
     return Kernel(name, shape.buffers, _SCALARS, (("heads", heads_per_group),), emit)
 
 
+def shared_heads(heads: int, kv_heads: int) -> int:
+    """The `heads_per_group` to choose: all heads of a kv head, but two work groups at least where that can be."""
+    share = heads // kv_heads
+    fits = (n for n in range(1, min(share, _MOST_HEADS) + 1) if share % n == 0)
+    return max(n for n in fits if n == 1 or heads // n > 1)
+
+
 def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
     """Attention of any number of tokens (prefill).
 
@@ -202,6 +209,9 @@ class _Group:
                 at = e.add(e.sub(at, start), base)
                 at = e.select(e.icmp_signed(">=", at, self.ring), e.sub(at, self.ring), at)
                 lines.append(e.at(self.k, e.mul(at, self.k_stride)))
+                if not self.rows.step:  # values are read in narrow columns, which prefetchers do not follow
+                    value = e.at(self.v, e.mul(at, self.v_stride))
+                    e.prefetch(value, 0, self.shape.element * self.shape.value_dim)
 
             def add(column: Value, *sums: Value, lanes: int = self.lanes) -> list[Value]:
                 k = [self._widen(self._read_ring(line, column, lanes)) for line in lines]
