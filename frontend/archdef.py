@@ -76,16 +76,6 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class LayerKind:
-    """A kind of layer: chosen where all conditions hold, giving `values` to the steps of its block."""
-
-    name: str
-    conditions: tuple[Condition, ...]  # empty: otherwise
-    values: tuple[tuple[str, Expression], ...]
-    line: int
-
-
-@dataclass(frozen=True)
 class TensorRef:
     """Tensor names of the GGUF, the first that is present being meant; `{i}` stands for the layer."""
 
@@ -95,16 +85,43 @@ class TensorRef:
 
 
 @dataclass(frozen=True)
+class LayerKind:
+    """A kind of layer: chosen where all conditions hold, giving `values` to the steps of its blocks."""
+
+    name: str
+    conditions: tuple[Condition, ...]  # empty: otherwise
+    values: tuple[tuple[str, Expression | TensorRef], ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The newest result of this name; with `layer`, that of an earlier layer whose number the parameter gives."""
+
+    name: str
+    layer: str | None = None
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
 class Step:
-    """`result = operation values, tensors, attributes, [shape]`."""
+    """`result = operation values, tensors, attributes, [shape]`. A tensor may be a name that the layer's kind gives."""
 
     result: str
     operation: str
-    values: tuple[Name, ...]
-    tensors: tuple[TensorRef, ...]
+    values: tuple[Reference, ...]
+    tensors: tuple[TensorRef | Name, ...]
     attributes: tuple[tuple[str, Expression | str], ...]
     shape: tuple[Expression, ...] | None
     line: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Steps of the layers that are of all these kinds; of every layer, if there are none."""
+
+    kinds: tuple[str, ...]
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -114,17 +131,17 @@ class ArchDef:
     name: str
     kind: Literal["decoder", "encoder"]
     parameters: tuple[Parameter, ...]
-    layer_kinds: tuple[LayerKind, ...]
+    layer_kinds: tuple[tuple[LayerKind, ...], ...]  # a layer is of one kind of each tuple
     prologue: tuple[Step, ...]
-    blocks: dict[str | None, tuple[Step, ...]]  # None: the block of every kind that has none of its own
+    blocks: tuple[Block, ...]
     epilogue: tuple[Step, ...]
     ignore: tuple[TensorRef, ...]
     sha256: str
     source: str
 
-    def block(self, kind: str) -> tuple[Step, ...]:
-        """The steps of a layer of this kind."""
-        return self.blocks[kind] if kind in self.blocks else self.blocks[None]
+    def block(self, kinds: tuple[str, ...]) -> tuple[Step, ...]:
+        """The steps of a layer of these kinds: those of all blocks that mean it, in the order of the file."""
+        return tuple(step for block in self.blocks if set(block.kinds) <= set(kinds) for step in block.steps)
 
 
 SELECTORS: dict[str, Literal["number", "tensor"]] = {
@@ -145,7 +162,7 @@ _TOKEN = re.compile(
     r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.(?:[A-Za-z0-9_]+|\{i\}))*)"
     r'|"(?P<text>[A-Za-z0-9_. -]*)"'
-    r"|(?P<mark>[=,+\-*/()\[\]|?:])"
+    r"|(?P<mark>[=,+\-*/()\[\]|?:@])"
 )
 _SPACE = re.compile(r"[ \t]*")
 
@@ -306,14 +323,14 @@ def _layer_kind(line: _Line) -> LayerKind:
         conditions.append(_condition(line))
         while line.take("and"):
             conditions.append(_condition(line))
-    values: list[tuple[str, Expression]] = []
+    values: list[tuple[str, Expression | TensorRef]] = []
     if line.take(":"):
         while True:
             given = line.word("the name of a value that this kind gives")
             if given.text in dict(values):
                 raise line.error(f"{given.text!r} is given twice", given.column)
             line.expect("=", f"after {given.text!r}")
-            values.append((given.text, _expression(line)))
+            values.append((given.text, _tensor(line) if _is_tensor(line.peek) else _expression(line)))
             if not line.take(","):
                 break
     line.end()
@@ -350,15 +367,15 @@ def _is_tensor(token: _Token) -> bool:
     return token.kind == "word" and "." in token.text
 
 
-def _step(line: _Line) -> Step:
+def _step(line: _Line, tensor_names: set[str]) -> Step:
     result = line.word("the name of a result").text
     line.expect("=", f"after {result!r}")
     operation = line.word("an operation")
     signature = OPERATIONS.get(operation.text)
     if signature is None:
         raise line.error(f"no operation {operation.text!r}{nearest(operation.text, OPERATIONS)}", operation.column)
-    values: list[Name] = []
-    tensors: list[TensorRef] = []
+    values: list[Reference] = []
+    tensors: list[TensorRef | Name] = []
     attributes: dict[str, Expression | str] = {}
     shape: tuple[Expression, ...] | None = None
     while line.peek.kind != "end":
@@ -373,12 +390,12 @@ def _step(line: _Line) -> Step:
             line.expect("]", "to close the shape")
             shape = tuple(dims)
         elif len(values) < len(signature.values):
-            token = line.word(f"a value for {signature.values[len(values)]!r} of {signature.name}")
-            values.append(Name(token.text, token.column))
-        elif _is_tensor(line.peek):
+            values.append(_reference(line, f"a value for {signature.values[len(values)]!r} of {signature.name}"))
+        elif _is_tensor(line.peek) or line.peek.text in tensor_names:
             if len(tensors) == len(signature.tensors) + len(signature.optional_tensors):
                 raise line.error(f"{signature.name} takes no further tensor, found {line.peek.text!r}")
-            tensors.append(_tensor(line))
+            named = line.peek.text in tensor_names
+            tensors.append(Name(line.peek.text, line.next().column) if named else _tensor(line))
         else:
             name, value = _attribute(line, signature, attributes)
             attributes[name] = value
@@ -386,6 +403,12 @@ def _step(line: _Line) -> Step:
     return Step(
         result, signature.name, tuple(values), tuple(tensors), tuple(sorted(attributes.items())), shape, line.number
     )
+
+
+def _reference(line: _Line, what: str) -> Reference:
+    token = line.word(what)
+    layer = line.word("the parameter that gives the number of the layer").text if line.take("@") else None
+    return Reference(token.text, layer, token.column)
 
 
 def _attribute(line: _Line, signature: Signature, given: dict[str, Expression | str]) -> tuple[str, Expression | str]:
@@ -421,8 +444,8 @@ def _check_complete(
     line: _Line,
     signature: Signature,
     operation: _Token,
-    values: list[Name],
-    tensors: list[TensorRef],
+    values: list[Reference],
+    tensors: list[TensorRef | Name],
     attributes: dict[str, Expression | str],
 ) -> None:
     missing = list(signature.values[len(values) :]) + list(signature.tensors[len(tensors) :])
@@ -464,72 +487,86 @@ def read(path: Path) -> ArchDef:
 class _Parser:
     """Takes a definition apart into sections and keeps what each line gave."""
 
-    SECTIONS = ("parameters", "layers", "prologue", "block", "epilogue", "ignore")
+    ONCE = ("parameters", "prologue", "epilogue", "ignore")
+    SECTIONS = (*ONCE, "layers", "block")
 
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source = text, source
         self.name: str | None = None
         self.kind: Literal["decoder", "encoder"] | None = None
         self.parameters: list[Parameter] = []
-        self.layer_kinds: list[LayerKind] = []
-        self.steps: dict[str, list[Step]] = {}
-        self.blocks: dict[str | None, list[Step]] = {}
+        self.layer_kinds: list[list[LayerKind]] = []
+        self.steps: dict[str, list[Step]] = {"prologue": [], "epilogue": []}
+        self.blocks: list[tuple[tuple[str, ...], list[Step]]] = []
         self.ignore: list[TensorRef] = []
         self.section: str | None = None
-        self.block_kind: tuple[str | None, int, int] = (None, 0, 0)
-        self.seen: dict[tuple[str, str | None], int] = {}
+        self.first_line: dict[str, int] = {}
 
     def parse(self) -> ArchDef:
-        count = 0
-        for count, raw in enumerate(self.text.split("\n"), 1):
+        last = 0
+        for last, raw in enumerate(self.text.split("\n"), 1):  # noqa: B007 - where the file ends is where things miss
             raw = raw.rstrip("\r")
             if len(raw) > MAX_LINE:
-                raise InputError(f"{self.source}:{count}:{MAX_LINE}: a line longer than {MAX_LINE} characters")
-            line = _Line(self.source, count, raw)
+                raise InputError(f"{self.source}:{last}:{MAX_LINE}: a line longer than {MAX_LINE} characters")
+            line = _Line(self.source, last, raw)
             if line.peek.kind == "end":
                 continue
-            if raw[0] not in " \t":
-                self._heading(line)
-            else:
+            if raw[0] in " \t":
                 self._entry(line)
-        return self._finish(count)
+            else:
+                self._heading(line)
+        return self._finish(last)
+
+    # ------------------------------------------------------------------------------------------ headings
 
     def _heading(self, line: _Line) -> None:
         token = line.word("a section")
         if token.text == "arch":
-            name = line.tokens[line.at]
-            self.name = line.word("the architecture's name").text
-            while line.take("-"):  # names of architectures hold dashes: modern-bert
-                self.name += "-" + line.word("the rest of the name").text
-            if len(self.name) > MAX_NAME:
-                raise line.error("the name is too long", name.column)
+            self._arch(line)
         elif token.text == "kind":
-            kind = line.word("'decoder' or 'encoder'")
-            if kind.text not in ("decoder", "encoder"):
-                raise line.error(f"kind is 'decoder' or 'encoder', found {kind.text!r}", kind.column)
-            self.kind = "decoder" if kind.text == "decoder" else "encoder"
+            self._kind(line)
         elif token.text in self.SECTIONS:
-            self.section = token.text
-            which = None
-            if token.text == "block" and line.peek.kind == "word":
-                kind = line.next()
-                which = kind.text
-                self.block_kind = (which, line.number, kind.column)
-            if (token.text, which) in self.seen:
-                first = self.seen[(token.text, which)]
-                raise line.error(f"a second section '{token.text}'; the first is in line {first}", token.column)
-            self.seen[(token.text, which)] = line.number
-            self.current_block = which
-            if token.text == "block":
-                if which is not None and which not in {k.name for k in self.layer_kinds}:
-                    kinds = [k.name for k in self.layer_kinds]
-                    raise line.error(f"no layer kind {which!r}{nearest(which, kinds)}", self.block_kind[2])
-                self.blocks[which] = []
+            self._section(token, line)
         else:
             choices = ("arch", "kind", *self.SECTIONS)
             message = f"no section {token.text!r}; lines of a section are indented{nearest(token.text, choices)}"
             raise line.error(message, token.column)
         line.end()
+
+    def _arch(self, line: _Line) -> None:
+        column = line.peek.column
+        name = line.word("the architecture's name").text
+        while line.take("-"):  # names of architectures hold dashes: modern-bert
+            name += "-" + line.word("the rest of the name").text
+        if len(name) > MAX_NAME:
+            raise line.error("the name is too long", column)
+        self.name = name
+
+    def _kind(self, line: _Line) -> None:
+        token = line.word("'decoder' or 'encoder'")
+        if token.text not in ("decoder", "encoder"):
+            raise line.error(f"kind is 'decoder' or 'encoder', found {token.text!r}", token.column)
+        self.kind = "decoder" if token.text == "decoder" else "encoder"
+
+    def _section(self, token: _Token, line: _Line) -> None:
+        if token.text in self.ONCE and token.text in self.first_line:
+            first = self.first_line[token.text]
+            raise line.error(f"a second section '{token.text}'; the first is in line {first}", token.column)
+        self.first_line.setdefault(token.text, line.number)
+        self.section = token.text
+        if token.text == "layers":
+            self.layer_kinds.append([])
+        elif token.text == "block":
+            known = [kind.name for choice in self.layer_kinds for kind in choice]
+            kinds: list[str] = []
+            while line.peek.kind == "word":
+                kind = line.next()
+                if kind.text not in known:
+                    raise line.error(f"no layer kind {kind.text!r}{nearest(kind.text, known)}", kind.column)
+                kinds.append(kind.text)
+            self.blocks.append((tuple(kinds), []))
+
+    # ------------------------------------------------------------------------------------------ entries
 
     def _entry(self, line: _Line) -> None:
         if self.section is None:
@@ -537,20 +574,18 @@ class _Parser:
         if self.section == "parameters":
             self._add_parameter(line)
         elif self.section == "layers":
-            kind = _layer_kind(line)
-            if kind.name in {k.name for k in self.layer_kinds}:
-                raise line.error(f"a second kind {kind.name!r}", 1)
-            if self.layer_kinds and not self.layer_kinds[-1].conditions:
-                raise line.error("no kind can follow 'otherwise', which takes every layer that is left", 1)
-            self.layer_kinds.append(kind)
+            self._add_layer_kind(line)
         elif self.section == "ignore":
             self.ignore.append(_tensor(line))
             line.end()
         else:
-            steps = (
-                self.blocks[self.current_block] if self.section == "block" else self.steps.setdefault(self.section, [])
-            )
-            steps.append(_step(line))
+            steps = self.blocks[-1][1] if self.section == "block" else self.steps[self.section]
+            steps.append(_step(line, self._tensor_names()))
+
+    def _tensor_names(self) -> set[str]:
+        """The names under which layer kinds give tensors."""
+        kinds = [kind for choice in self.layer_kinds for kind in choice]
+        return {name for kind in kinds for name, value in kind.values if isinstance(value, TensorRef)}
 
     def _add_parameter(self, line: _Line) -> None:
         parameter = _parameter(line)
@@ -561,9 +596,20 @@ class _Parser:
             raise line.error(f"{parameter.name!r} has no value yet for 'when' to replace", 1)
         self.parameters.append(parameter)
 
+    def _add_layer_kind(self, line: _Line) -> None:
+        kind = _layer_kind(line)
+        if kind.name in {k.name for choice in self.layer_kinds for k in choice}:
+            raise line.error(f"a second kind {kind.name!r}", 1)
+        choice = self.layer_kinds[-1]
+        if choice and not choice[-1].conditions:
+            raise line.error("no kind can follow 'otherwise', which takes every layer that is left", 1)
+        choice.append(kind)
+
+    # ------------------------------------------------------------------------------------------ the end
+
     def _finish(self, last: int) -> ArchDef:
-        def missing(what: str) -> InputError:
-            return InputError(f"{self.source}:{last}:1: {what}")
+        def missing(what: str, line: int = last) -> InputError:
+            return InputError(f"{self.source}:{line}:1: {what}")
 
         if self.name is None:
             raise missing("no line 'arch NAME'")
@@ -571,28 +617,25 @@ class _Parser:
             raise missing("no line 'kind decoder' or 'kind encoder'")
         if "layers" not in {p.name for p in self.parameters}:
             raise missing("no parameter 'layers', which gives the number of blocks (usually: layers block_count)")
-        if not self.layer_kinds:
-            self.layer_kinds.append(LayerKind("layer", (), (), last))
-        if self.layer_kinds[-1].conditions:
-            raise missing("the last line of 'layers' must be for the layers that are left ('otherwise')")
+        for choice in self.layer_kinds:
+            if not choice or choice[-1].conditions:
+                raise missing("the last line of 'layers' must be for the layers that are left: NAME otherwise")
+            names = [{name for name, _ in kind.values} for kind in choice]
+            for kind, given in zip(choice, names, strict=True):
+                if lacking := set.union(*names) - given:
+                    raise missing(f"kind {kind.name!r} gives no value for {', '.join(sorted(lacking))}", kind.line)
         for section in ("prologue", "epilogue"):
-            if not self.steps.get(section):
+            if not self.steps[section]:
                 raise missing(f"no steps in section '{section}'")
-        for kind in self.layer_kinds:
-            if not self.blocks.get(kind.name) and not self.blocks.get(None):
-                raise missing(f"no section 'block' for layers of kind {kind.name!r}")
-        given = [{n for n, _ in k.values} for k in self.layer_kinds]
-        for kind, values in zip(self.layer_kinds, given, strict=True):
-            if None in self.blocks and kind.name not in self.blocks and values != set.union(*given):
-                lacking = ", ".join(sorted(set.union(*given) - values))
-                raise InputError(f"{self.source}:{kind.line}:1: kind {kind.name!r} gives no value for {lacking}")
+        if not any(steps for _, steps in self.blocks):
+            raise missing("no steps in any section 'block'")
         return ArchDef(
             self.name,
             self.kind,
             tuple(self.parameters),
-            tuple(self.layer_kinds),
+            tuple(tuple(choice) for choice in self.layer_kinds),
             tuple(self.steps["prologue"]),
-            {kind: tuple(steps) for kind, steps in self.blocks.items()},
+            tuple(Block(kinds, tuple(steps)) for kinds, steps in self.blocks),
             tuple(self.steps["epilogue"]),
             tuple(self.ignore),
             hashlib.sha256(self.text.encode()).hexdigest(),

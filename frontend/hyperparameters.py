@@ -19,11 +19,12 @@ ABSOLUTE = ("general.", "tokenizer.")  # keys that are not under the architectur
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: its index, its kind, and every value that its steps may name (parameters and the kind's own)."""
+    """One layer: its index, its kinds, and what its steps may name: parameters, `i`, and what the kinds give."""
 
     index: int
-    kind: str
+    kinds: tuple[str, ...]
     values: Mapping[str, Scalar]
+    tensors: Mapping[str, TensorRef]
 
 
 @dataclass(frozen=True)
@@ -210,20 +211,30 @@ def _layer(
     at: _Place,
 ) -> Layer:
     own: dict[str, Scalar] = {n: v[index] if isinstance(v, tuple) else v for n, v in values.items()}
-    for kind in definition.layer_kinds:
-        where = at.line(kind.line)
-        if all(_holds(c, index, count, own, values, has_tensor, where) for c in kind.conditions):
-            return Layer(index, kind.name, own | _kind_values(kind, own, where))
-    raise AssertionError("the parser lets no definition through whose last kind has conditions")
+    own["i"] = index
+    tensors: dict[str, TensorRef] = {}
+    kinds: list[str] = []
+    for choice in definition.layer_kinds:
+        for kind in choice:
+            where = at.line(kind.line)
+            if all(_holds(c, index, count, own, values, has_tensor, where) for c in kind.conditions):
+                kinds.append(kind.name)
+                _give(kind, own, tensors, where)
+                break
+    return Layer(index, tuple(kinds), own, tensors)
 
 
-def _kind_values(kind: LayerKind, own: Mapping[str, Scalar], where: Line) -> dict[str, Scalar]:
+def _give(kind: LayerKind, own: dict[str, Scalar], tensors: dict[str, TensorRef], where: Line) -> None:
+    """Adds what a kind gives; its expressions see parameters and what earlier choices gave."""
     given: dict[str, Scalar] = {}
-    for name, expression in kind.values:
-        if name in own:
-            raise where.error(f"{name!r} is a parameter already, a kind can't give it another value")
-        given[name] = evaluate_expression(expression, own, where)
-    return given
+    for name, value in kind.values:
+        if name in own or name in tensors:
+            raise where.error(f"{name!r} has a value already, a kind can't give it another")
+        if isinstance(value, TensorRef):
+            tensors[name] = value
+        else:
+            given[name] = evaluate_expression(value, own, where)
+    own.update(given)
 
 
 _SELECT: dict[str, Callable[[int, int, float, bool], bool]] = {

@@ -40,6 +40,8 @@ class Signature:
 
 
 EPS = Attribute("eps")
+WHOLE = -1
+"""`dims` of a rope that turns the whole head."""
 
 OPERATIONS: dict[str, Signature] = {
     s.name: s
@@ -64,8 +66,11 @@ OPERATIONS: dict[str, Signature] = {
                 Attribute("style", "word", words=("neox", "norm")),
                 Attribute("base"),
                 Attribute("scale", default=1.0),
+                Attribute("dims", default=WHOLE),
+                Attribute("magnitude", default=1.0),
+                Attribute("yarn", default=0),
             ),
-            doc="rotary position embedding of every head",
+            doc="rotary position embedding of the first `dims` elements of every head; 0 is no step",
         ),
         Signature(
             "attention",
@@ -73,6 +78,7 @@ OPERATIONS: dict[str, Signature] = {
             attributes=(Attribute("scale"), Attribute("window", default=0), Attribute("cap", default=0.0)),
             doc="causal softmax(scale q k^T) v; window 0 sees every earlier position",
         ),
+        Signature("copy", ("x",), doc="x under another name"),
         Signature("add", ("a", "b"), doc="a + b"),
         Signature("mul", ("a", "b"), doc="a * b"),
         Signature("scale", ("x",), attributes=(Attribute("by"),), doc="x * by"),

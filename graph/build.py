@@ -1,13 +1,13 @@
 """Lowers a definition over a model to a graph: the run without a cache, from which passes make the entry points."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..frontend.archdef import ArchDef, Name, Step, TensorRef, nearest
+from ..frontend.archdef import ArchDef, Expression, Name, Reference, Step, TensorRef, nearest
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression
-from ..frontend.operations import OPERATIONS
+from ..frontend.operations import OPERATIONS, WHOLE
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
 from .ops import WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
@@ -30,16 +30,36 @@ def build(definition: ArchDef, hyperparameters: Hyperparameters, tensors: Mappin
     """
     builder = _Builder(definition, tensors, path)
     scalars = {n: v for n, v in hyperparameters.values.items() if not isinstance(v, tuple)}
-    for step in definition.prologue:
-        builder.step(step, scalars, None, "prologue")
+    builder.steps(definition.prologue, _Scope("prologue", scalars))
+    carried = dict(builder.names)
     for layer in hyperparameters.layers:
-        for step in definition.block(layer.kind):
-            builder.step(step, layer.values, layer.index, f"layer {layer.index}, {layer.kind}")
-    for step in definition.epilogue:
-        builder.step(step, scalars, None, "epilogue")
+        note = ", ".join([f"layer {layer.index}", *layer.kinds])
+        builder.steps(definition.block(layer.kinds), _Scope(note, layer.values, layer.tensors, layer.index))
+        builder.layers.append(builder.names)
+        # a block's own names end with it; those of the prologue go on with their newest values
+        builder.names = {name: builder.names[name] for name in carried}
+    builder.steps(definition.epilogue, _Scope("epilogue", scalars))
     builder.check_untouched(len(hyperparameters.layers))
     result = builder.names[definition.epilogue[-1].result]
     return verify(Graph("forward", (builder.tokens,), tuple(builder.ops), (result,)))
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Where a step stands: what its expressions and its tensors' names mean there."""
+
+    note: str
+    values: Mapping[str, Scalar]
+    tensors: Mapping[str, TensorRef] = field(default_factory=dict)
+    layer: int | None = None
+
+
+_IDENTITY: dict[str, Callable[[Mapping[str, Attribute]], bool]] = {
+    "copy": lambda attributes: True,
+    "softcap": lambda attributes: attributes["cap"] == 0,
+    "rope": lambda attributes: attributes["dims"] == 0,
+}
+"""Operations that with these attributes do nothing: no operation is made of them."""
 
 
 @dataclass
@@ -49,29 +69,31 @@ class _Builder:
     path: str
     ops: list[Op] = field(default_factory=list)
     names: dict[str, Value] = field(default_factory=dict)
+    layers: list[dict[str, Value]] = field(default_factory=list)  # the names of each finished layer
     touched: set[str] = field(default_factory=set)
     tokens: Value = field(default_factory=lambda: Value("tokens", TensorType("i32", ("T",))))
 
     def __post_init__(self) -> None:
         self.names["tokens"] = self.tokens
 
-    def step(self, step: Step, values: Mapping[str, Scalar], layer: int | None, note: str) -> None:
-        """Appends the operations of one step and binds its result."""
-        where = Line(self.definition.source, step.line, self.path)
-        operands = [self._value(name, where) for name in step.values]
-        weights, skip = self._weights(step, layer, where)
-        if skip:
-            # a step whose optional tensor is absent vanishes: its result is its first value
-            self.names[step.result] = operands[0]
+    def steps(self, steps: Iterable[Step], scope: _Scope) -> None:
+        """Appends the operations of steps in order, binding their results."""
+        for step in steps:
+            self._step(step, scope, Line(self.definition.source, step.line, self.path))
+
+    def _step(self, step: Step, scope: _Scope, where: Line) -> None:
+        weights = self._weights(step, scope, where)
+        if weights is None:
             return
-        attributes = self._attributes(step, operands, weights, values, where)
-        if step.operation == "softcap" and attributes["cap"] == 0:
+        operands = [self._value(reference, scope, where) for reference in step.values]
+        attributes = self._attributes(step, operands, weights, scope, where)
+        if step.operation in _IDENTITY and _IDENTITY[step.operation](attributes):
             self.names[step.result] = operands[0]
             return
         bias = weights.pop() if step.operation == "linear" and len(weights) > 1 else None
-        value = self._append(step.operation, (*operands, *weights), attributes, note, where)
+        value = self._append(step.operation, (*operands, *weights), attributes, scope.note, where)
         if bias:
-            value = self._append("bias", (value, bias), {}, note, where)
+            value = self._append("bias", (value, bias), {}, scope.note, where)
         self.names[step.result] = value
 
     def _append(
@@ -86,27 +108,36 @@ class _Builder:
         self.ops.append(Op(name, operands, tuple(sorted(attributes.items())), result, note))
         return result
 
-    def _value(self, name: Name, where: Line) -> Value:
-        if name.name not in self.names:
-            raise where.error(f"{name.name!r} is read before it is set{nearest(name.name, self.names)}", name.column)
-        return self.names[name.name]
+    def _value(self, reference: Reference, scope: _Scope, where: Line) -> Value:
+        names = self.names
+        if reference.layer is not None:
+            layer = self._scalar(Name(reference.layer, reference.column), scope, where)
+            if not isinstance(layer, int) or not 0 <= layer < len(self.layers):
+                message = f"{reference.layer} is {layer!r}, wanted the number of an earlier layer"
+                raise where.error(message, reference.column)
+            names = self.layers[layer]
+        if reference.name not in names:
+            message = f"{reference.name!r} is read before it is set{nearest(reference.name, names)}"
+            raise where.error(message, reference.column)
+        return names[reference.name]
 
-    def _weights(self, step: Step, layer: int | None, where: Line) -> tuple[list[Weight], bool]:
-        """The tensors of a step, and whether the step vanishes since an optional first tensor is absent."""
+    def _weights(self, step: Step, scope: _Scope, where: Line) -> list[Weight] | None:
+        """The tensors of a step; None where an optional one is absent without which the step vanishes."""
         weights: list[Weight] = []
         signature = OPERATIONS[step.operation]
-        for n, reference in enumerate(step.tensors):
-            names = [self._in_layer(name, layer, where, reference) for name in reference.names]
+        for n, given in enumerate(step.tensors):
+            reference = scope.tensors[given.name] if isinstance(given, Name) else given
+            names = [self._in_layer(name, scope.layer, where, reference) for name in reference.names]
             present = [name for name in names if name in self.tensors]
             if present:
-                weights.append(self._weight(names[0], present[0], where, reference))
+                weights.append(self._weight(names[0], present[0]))
             elif not reference.optional:
                 missing = " or ".join(map(repr, names))
                 hint = nearest(names[0], self.tensors)
                 raise where.error(f"the model has no tensor {missing}{hint}", reference.column)
             elif n < len(signature.tensors) or signature.vanishes:
-                return [], True
-        return weights, False
+                return None
+        return weights
 
     def _in_layer(self, name: str, layer: int | None, where: Line, reference: TensorRef) -> str:
         if "{i}" not in name:
@@ -116,7 +147,7 @@ class _Builder:
             raise where.error(message, reference.column)
         return name.replace("{i}", str(layer))
 
-    def _weight(self, first: str, present: str, where: Line, reference: TensorRef) -> Weight:
+    def _weight(self, first: str, present: str) -> Weight:
         tensor = self.tensors[present]
         self.touched.add(present)
         if tensor.type.name not in WEIGHT_TYPES:
@@ -127,12 +158,7 @@ class _Builder:
         return Weight(first, TensorType(tensor.type.name, tensor.shape), present if first != present else None)
 
     def _attributes(
-        self,
-        step: Step,
-        operands: list[Value],
-        weights: list[Weight],
-        values: Mapping[str, Scalar],
-        where: Line,
+        self, step: Step, operands: list[Value], weights: list[Weight], scope: _Scope, where: Line
     ) -> dict[str, Attribute]:
         given = dict(step.attributes)
         attributes: dict[str, Attribute] = {}
@@ -144,31 +170,29 @@ class _Builder:
             elif isinstance(expression, str):
                 attributes[attribute.name] = expression
             else:
-                attributes[attribute.name] = self._number(evaluate_expression(expression, values, where), where)
-        if step.operation == "linear":
-            attributes["shape"] = self._shape(step, weights, values, where)
-        if step.operation == "rope":
-            attributes["dims"] = self._head_dim(operands[0])
-        return {k: float(v) if k in _FLOATS and isinstance(v, int) else v for k, v in attributes.items()}
+                value = self._scalar(expression, scope, where)
+                if isinstance(value, str):
+                    raise where.error(f"{attribute.name} is the text {value!r}, wanted a number")
+                attributes[attribute.name] = float(value) if attribute.name in _FLOATS else value
+        if OPERATIONS[step.operation].shaped:
+            attributes["shape"] = self._shape(step, weights, scope, where)
+        if attributes.get("dims") == WHOLE:
+            attributes["dims"] = int(operands[0].type.shape[-1])
+        return attributes
 
-    def _shape(self, step: Step, weights: list[Weight], values: Mapping[str, Scalar], where: Line) -> tuple[int, ...]:
+    def _shape(self, step: Step, weights: list[Weight], scope: _Scope, where: Line) -> tuple[int, ...]:
         if step.shape is None:
             return (int(weights[0].type.shape[0]),)
-        dims = [evaluate_expression(e, values, where) for e in step.shape]
-        for dim in dims:
+        dims: list[int] = []
+        for expression in step.shape:
+            dim = self._scalar(expression, scope, where)
             if not isinstance(dim, int) or not 0 < dim < 2**31:
                 raise where.error(f"a dimension of the shape is {dim!r}, wanted a whole number above 0")
-        return tuple(dims)  # type: ignore[arg-type] # all are int
+            dims.append(dim)
+        return tuple(dims)
 
-    def _head_dim(self, value: Value) -> int:
-        dim = value.type.shape[-1]
-        assert isinstance(dim, int)
-        return dim
-
-    def _number(self, value: Scalar, where: Line) -> float | int:
-        if isinstance(value, str):
-            raise where.error(f"the text {value!r} stands where a number is wanted")
-        return value
+    def _scalar(self, expression: Expression, scope: _Scope, where: Line) -> Scalar:
+        return evaluate_expression(expression, scope.values, where)
 
     def check_untouched(self, layers: int) -> None:
         """A tensor that no step reads would be left out of the result in silence, so it is refused."""
@@ -184,4 +208,5 @@ class _Builder:
             )
 
 
-_FLOATS = frozenset(("eps", "base", "scale", "cap", "by"))
+_FLOATS = frozenset(("eps", "base", "scale", "cap", "by", "magnitude"))
+"""Attributes that are numbers of any size; the others are whole."""

@@ -129,7 +129,7 @@ OPS: dict[str, Rule] = {
         Rule("bias", (1, 1), (1, 1), (), _bias),
         Rule("rms_norm", (1, 1), (0, 1), ("eps",), _rms_norm),
         # x [, position]; row t stands at position + t, or at t
-        Rule("rope", (1, 2), (0, 1), ("base", "dims", "scale", "style"), _rope, row_wise=False),
+        Rule("rope", (1, 2), (0, 1), ("base", "dims", "magnitude", "scale", "style", "yarn"), _rope, row_wise=False),
         # q, k, v [, position]. Row t of q stands at position + t, or at t. Keys are a ring: after a call that ends
         # before position e, row s of k holds the latest p < e with p = s (mod rows of k); p < 0: it is empty.
         Rule("attention", (3, 4), (0, 0), ("cap", "scale", "window"), _attention, row_wise=False),

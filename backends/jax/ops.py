@@ -48,8 +48,10 @@ def rope(
     *,
     base: float,
     dims: int,
+    magnitude: float,
     scale: float,
     style: str,
+    yarn: int,
 ) -> Array:
     """Rotates pairs of the first `dims` elements of each head; ggml/src/ggml-cpu/ops.cpp, rope.
 
@@ -59,14 +61,14 @@ def rope(
     positions = lax.iota(jnp.int32, x.shape[0])
     if position is not None:
         positions = positions + position
-    turns = jnp.asarray(frequencies(base, dims))
+    turns = jnp.asarray(frequencies(base, dims, scale, yarn))
     if factors is not None:
         turns = turns / factors
     shape = (x.shape[0], x.shape[1], half)
     angles = lax.broadcast_in_dim(positions.astype(jnp.float32), shape, (0,)) * lax.broadcast_in_dim(
-        turns * scale, shape, (2,)
+        turns, shape, (2,)
     )
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    cos, sin = jnp.cos(angles) * magnitude, jnp.sin(angles) * magnitude
     if style == "neox":
         a, b = lax.slice_in_dim(x, 0, half, axis=2), lax.slice_in_dim(x, half, dims, axis=2)
         turned = [a * cos - b * sin, a * sin + b * cos]

@@ -72,9 +72,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Angles:
-    """Turns per position, float32 (half,), and the tables (2, tokens, half) of the cosines and sines of a call."""
+    """Turns per position, float32 (half,), and the tables (2, tokens, half) of the cosines and sines of a call, times
+    the magnitude."""
 
     turns: np.ndarray
+    magnitude: float
     tables: np.ndarray
 
     def fill(self, position: int) -> None:
@@ -83,6 +85,8 @@ class Angles:
         angles = np.arange(position, position + len(cos), dtype=np.float32)[:, None] * self.turns
         np.cos(angles, out=cos)
         np.sin(angles, out=sin)
+        if self.magnitude != 1:
+            self.tables *= np.float32(self.magnitude)
 
 
 @dataclass
@@ -286,14 +290,15 @@ def _rms_norm(at: _Lowering, op: Op) -> None:
 def _rope(at: _Lowering, op: Op) -> None:
     x = op.values[0]
     tokens, heads, head_dim = at.shape(x)
-    base, dims, scale = (_number(op, name) for name in ("base", "dims", "scale"))
+    numbers = [_number(op, name) for name in ("base", "dims", "scale", "yarn")]
+    dims, magnitude = numbers[1], _number(op, "magnitude")
     angles = at.program.angles
-    key = (base, dims, scale, op.weights)
+    key = (*numbers, magnitude, op.weights)
     if key not in angles:
-        turns = frequencies(base, dims)
+        turns = frequencies(*numbers)
         for factors in op.weights:
             turns = turns / at.weights(factors.name).view(np.float32)
-        angles[key] = Angles(turns * np.float32(scale), np.empty((2, tokens, dims // 2), np.float32))
+        angles[key] = Angles(turns, magnitude, np.empty((2, tokens, dims // 2), np.float32))
     cos, sin = angles[key].tables
     operands = {"x": at.places[x], "cos": Place(array=cos), "sin": Place(array=sin), "y": at.result(op)}
     scalars = {"tokens": tokens, "heads": heads, "head_dim": head_dim, "half": dims // 2}
