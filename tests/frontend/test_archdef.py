@@ -122,7 +122,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_line_is_told_with_its_place(case: tuple[int, str, int, str]) -> None:
     number, line, column, message = case
-    lines = SMALL.split("\n")
+    lines: list[str] = SMALL.split("\n")
     lines[number - 1] = line
     last = number + line.count("\n")
     with pytest.raises(InputError) as error:
