@@ -1,0 +1,76 @@
+"""What a model is: architecture, numbers, layers, tensors, and what running it costs."""
+
+from collections import Counter
+from typing import Any
+
+from ..graph.ir import Graph
+from ..graph.model import Model
+from ..passes import pipeline
+from .executor import cache_specs
+
+
+def entry_graph(model: Model, name: str, kv: str) -> Graph:
+    """The graph of `prefill`, `decode` or `forward` (the run without a cache)."""
+    if name == "forward":
+        return pipeline.forward(model.graph)
+    return {"prefill": pipeline.prefill, "decode": pipeline.decode}[name](model.graph, kv)
+
+
+def describe(model: Model, kv: str) -> dict[str, Any]:
+    """Everything about a model, ready for JSON; sizes in bytes.
+
+    `cache.bytes_per_token` holds while the sequence is shorter than every sliding window,
+    `cache.bytes_per_token_past_windows` beyond, where only the layers that see everything grow.
+    """
+    file, numbers = model.file, model.hyperparameters
+    types: dict[str, dict[str, int]] = {}
+    for tensor in file.tensors.values():
+        entry = types.setdefault(tensor.type.name, {"tensors": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["bytes"] += tensor.nbytes
+    caches = cache_specs(pipeline.decode(model.graph, kv))
+    return {
+        "path": str(file.path),
+        "name": model.name,
+        "architecture": model.definition.name,
+        "kind": model.definition.kind,
+        "definition": {"source": model.definition.source, "sha256": model.definition.sha256},
+        "file_bytes": file.size,
+        "header_bytes": file.data_offset,
+        "context_length": model.context_length,
+        "vocabulary": model.vocabulary,
+        "hyperparameters": {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.values.items()},
+        "layers": dict(Counter(layer.kind for layer in numbers.layers)),
+        "tensors": {"count": len(file.tensors), "types": types},
+        "cache": {
+            "kv": kv,
+            "bytes_per_token": sum(c.nbytes(1) for c in caches),
+            "bytes_per_token_past_windows": sum(c.nbytes(1) for c in caches if not c.window),
+        },
+        "decode_bytes": {
+            "weights": weight_bytes(model),
+            "with_full_context": decode_bytes(model, kv, model.context_length),
+        },
+    }
+
+
+def weight_bytes(model: Model) -> int:
+    """Bytes of weights that decoding one token reads: every tensor of the graph once, one row of an embedding."""
+    whole: set[str] = set()
+    rows: dict[str, int] = {}
+    for op in pipeline.decode(model.graph, "f32").ops:
+        for weight in op.weights:
+            tensor = model.file.tensors[weight.name]
+            if op.name == "embed":
+                rows[weight.name] = tensor.nbytes // tensor.shape[0]
+            else:
+                whole.add(weight.name)
+    return sum(model.file.tensors[name].nbytes for name in whole) + sum(
+        size for name, size in rows.items() if name not in whole
+    )
+
+
+def decode_bytes(model: Model, kv: str, position: int) -> int:
+    """Bytes that decoding the token at `position` reads: the weights, and of each cache what attention sees."""
+    caches = cache_specs(pipeline.decode(model.graph, kv))
+    return weight_bytes(model) + sum(c.nbytes(min(position, c.window or position)) for c in caches)

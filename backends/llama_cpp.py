@@ -1,0 +1,133 @@
+"""llama.cpp as a rival and a judge: one model of one file, through the C interface of the `xllamacpp` package.
+
+The package is llama.cpp in one shared library. What is called here takes and gives llama.cpp's own defaults (KV
+caches in float16, flash attention where it thinks best), so that it runs as its users run it.
+"""
+
+import ctypes
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..frontend.errors import InputError, UnsupportedError
+
+KV = "f16"
+"""Element type of llama.cpp's caches by default."""
+
+
+class _ModelParams(ctypes.Structure):
+    """`struct llama_model_params` (llama.h), passed on as it came; there is room for a longer one."""
+
+    _fields_ = (("opaque", ctypes.c_uint64 * 64),)
+
+
+class _ContextParams(ctypes.Structure):
+    """The head of `struct llama_context_params` (llama.h); the rest is passed on as it came."""
+
+    _fields_ = (
+        ("n_ctx", ctypes.c_uint32),
+        ("n_batch", ctypes.c_uint32),
+        ("n_ubatch", ctypes.c_uint32),
+        ("opaque", ctypes.c_uint32 * 117),
+    )
+
+
+class _Batch(ctypes.Structure):
+    """`struct llama_batch` (llama.h); null pointers mean: the next positions, sequence 0, logits of the last token."""
+
+    _fields_ = (
+        ("n_tokens", ctypes.c_int32),
+        ("token", ctypes.POINTER(ctypes.c_int32)),
+        ("pointers", ctypes.c_void_p * 5),
+    )
+
+
+_LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_SILENT = _LOG(lambda level, text, data: None)
+_HANDLE, _INT = ctypes.c_void_p, ctypes.c_int32
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # result, arguments
+    "llama_log_set": (None, (_LOG, _HANDLE)),
+    "llama_backend_init": (None, ()),
+    "llama_model_default_params": (_ModelParams, ()),
+    "llama_model_load_from_file": (_HANDLE, (ctypes.c_char_p, _ModelParams)),
+    "llama_model_free": (None, (_HANDLE,)),
+    "llama_model_get_vocab": (_HANDLE, (_HANDLE,)),
+    "llama_vocab_n_tokens": (_INT, (_HANDLE,)),
+    "llama_context_default_params": (_ContextParams, ()),
+    "llama_init_from_model": (_HANDLE, (_HANDLE, _ContextParams)),
+    "llama_free": (None, (_HANDLE,)),
+    "llama_set_n_threads": (None, (_HANDLE, _INT, _INT)),
+    "llama_get_memory": (_HANDLE, (_HANDLE,)),
+    "llama_memory_clear": (None, (_HANDLE, ctypes.c_bool)),
+    "llama_decode": (_INT, (_HANDLE, _Batch)),
+    "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
+}
+
+
+def _library() -> Any:
+    try:
+        module = importlib.import_module("xllamacpp.xllamacpp")
+    except ImportError as error:
+        raise UnsupportedError(f"llama.cpp can't be run here ({error}); pip install xllamacpp") from None
+    library = ctypes.CDLL(module.__file__)
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    library.llama_log_set(_SILENT, None)
+    library.llama_backend_init()
+    found = library.llama_context_default_params()
+    if (found.n_ctx, found.n_batch, found.n_ubatch) != (512, 2048, 512):  # llama.h's defaults show its layout
+        raise UnsupportedError("this xllamacpp lays out llama_context_params in a way that this version doesn't know")
+    return library
+
+
+class LlamaCpp:
+    """One sequence over one model, with the calls of a `Session`.
+
+    Args:
+        path: the GGUF.
+        threads: workers.
+        context: most positions.
+
+    Raises:
+        UnsupportedError: `xllamacpp` is not installed, or of an unknown make.
+        InputError: llama.cpp doesn't load the file.
+    """
+
+    def __init__(self, path: Path, threads: int, context: int) -> None:
+        self._lib = lib = _library()
+        self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+        if not self._model:
+            raise InputError(f"{path}: llama.cpp doesn't load it")
+        params = lib.llama_context_default_params()
+        params.n_ctx = context
+        self._context = lib.llama_init_from_model(self._model, params)
+        if not self._context:
+            lib.llama_model_free(self._model)
+            raise InputError(f"{path}: llama.cpp makes no context of {context} tokens")
+        lib.llama_set_n_threads(self._context, threads, threads)
+        self.vocabulary: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
+
+    def prefill(self, ids: Sequence[int]) -> np.ndarray:
+        """Feeds tokens; float32 (vocabulary,), the logits after the last of them."""
+        tokens = (ctypes.c_int32 * len(ids))(*ids)
+        status = self._lib.llama_decode(self._context, _Batch(len(ids), tokens))
+        if status:
+            raise InputError(f"llama.cpp refuses {len(ids)} tokens (status {status})")
+        return np.ctypeslib.as_array(self._lib.llama_get_logits_ith(self._context, -1), (self.vocabulary,)).copy()
+
+    def decode(self, token: int) -> np.ndarray:
+        """Feeds one token; as `prefill`."""
+        return self.prefill([token])
+
+    def reset(self) -> None:
+        """Forgets every token."""
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), True)
+
+    def close(self) -> None:
+        """Frees model and context."""
+        self._lib.llama_free(self._context)
+        self._lib.llama_model_free(self._model)

@@ -1,0 +1,183 @@
+"""The executors held against each other, and against llama.cpp: they run one graph, so they must agree.
+
+Every executor is fed the same ids: a prompt in one piece, then token by token what the reference likes best, so both
+entry points are judged. The reference is the native backend in exact mode: float32 arithmetic on dequantized weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..frontend.errors import UnsupportedError
+from ..frontend.tokenizer import Tokenizer
+from ..graph.model import Model, open_model
+from .bundle import read_bundle
+from .engine import Engine
+from .llama_cpp import LlamaCpp
+from .load import bundle_of, load, usable_cores
+
+TEXTS = (
+    "The capital of France is Paris. It lies on the river Seine, and its oldest bridge, despite its name, is",
+    "def fibonacci(n):\n    a, b = 0, 1\n    for _ in range(n):\n        a, b = b, a + b\n    return",
+    "春はあけぼの。やうやう白くなりゆく山ぎは、少しあかりて、紫だちたる雲の細くたなびきたる。",
+    "1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584, 4181,",
+)
+PROMPT_TOKENS = 24
+"""Ids of each prompt: all are equally long, so that XLA compiles prefill once."""
+STEPS = 11
+"""Tokens decoded after each."""
+REFERENCE = "native exact"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a pair must keep, and why.
+
+    Attributes:
+        mean_kl: largest mean of KL(reference || other), in nats.
+        margin: where the reference's two likeliest tokens are further apart than this, in nats, the likeliest must be
+            the same.
+        max_abs: largest difference of two logits.
+        why: the reason for these figures.
+    """
+
+    mean_kl: float
+    margin: float
+    max_abs: float = np.inf
+    why: str = ""
+
+
+EXACT = Bound(1e-5, 0.02, 1e-3, "both compute in float32 and differ in the order of sums alone")
+FAST = Bound(4e-4, 0.05, why="activations are rounded to 16 bits; a tenth of what llama.cpp's 8 bits cost")
+SAME = Bound(1e-6, 0.02, why="the same kernels, and the same arithmetic between them but for the order of sums")
+JUDGE = Bound(2e-2, 1.0, why="llama.cpp rounds activations to 8 bits and has float16 caches and GELU")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One executor against another, over every position of every prompt.
+
+    `ok` says whether the bound held; `top1_agreement` is the share of positions with the same likeliest token, and
+    `worst_margin` the largest of the reference's margins where it isn't.
+    """
+
+    executor: str
+    against: str
+    max_abs: float
+    mean_kl: float
+    top1_agreement: float
+    worst_margin: float
+    positions: int
+    ok: bool
+    why: str
+
+
+def verify(
+    model: Path,
+    *,
+    threads: int | None = None,
+    llama_cpp: bool = False,
+    archdefs: Sequence[Path] = (),
+    progress: Callable[[str], None] = lambda stage: None,
+) -> tuple[Row, ...]:
+    """Runs every executor over a bundle or a `.gguf` and compares their logits.
+
+    Args:
+        model: a bundle or a `.gguf`.
+        threads: workers; None is one for each core.
+        llama_cpp: llama.cpp as one more.
+        archdefs: directories of definitions.
+        progress: told of each stage.
+
+    Raises:
+        InputError, UnsupportedError: as `load`; UnsupportedError too where `xllamacpp` is asked for and not installed.
+    """
+    progress("reading the header")
+    bundle = read_bundle(model) if model.is_dir() else None
+    file = bundle.weights() if bundle else model
+    opened = open_model(file, archdefs)
+    workers = usable_cores() if threads is None else threads
+    prompts = _prompts(opened)
+    steps = min(STEPS, opened.context_length - len(prompts[0]))
+
+    def session(backend: str, exact: bool = False) -> Callable[[], Engine]:
+        return lambda: load(model, backend, threads=workers, exact=exact, archdefs=archdefs)
+
+    makers: dict[str, Callable[[], Engine]] = {
+        REFERENCE: session("native", exact=True),
+        "native": session("native"),
+        "iree": lambda: load(bundle_of(model, archdefs=archdefs, progress=progress).path, "iree", threads=workers),
+        "xla": session("xla"),
+    }
+    pairs = [
+        ("native", REFERENCE, FAST),
+        ("iree", REFERENCE, FAST),
+        ("iree", "native", SAME),
+        ("xla", REFERENCE, EXACT),
+    ]
+    if llama_cpp:
+        makers["llama.cpp"] = lambda: LlamaCpp(file.resolve(), workers, PROMPT_TOKENS + STEPS)
+        pairs.append(("llama.cpp", REFERENCE, JUDGE))
+    logits: dict[str, np.ndarray] = {}
+    continuations: list[list[int]] = []
+    for name, make in makers.items():
+        progress(f"running {name}")
+        logits[name] = _run(make(), prompts, continuations, steps)
+    return tuple(compare(name, other, logits[name], logits[other], bound) for name, other, bound in pairs)
+
+
+def _prompts(model: Model) -> list[list[int]]:
+    """Ids of each text, all equally long; drawn by a fixed seed where the model has no tokenizer that is known."""
+    length = max(1, min(PROMPT_TOKENS, model.context_length - STEPS))
+    try:
+        tokenizer = Tokenizer.from_metadata(model.file.metadata)
+    except UnsupportedError:
+        return np.random.default_rng(0).integers(0, model.vocabulary, (len(TEXTS), length)).tolist()
+    encoded = [tokenizer.encode(text) for text in TEXTS]
+    return [np.resize(np.asarray(ids), length).tolist() for ids in encoded]
+
+
+def _run(engine: Engine, prompts: list[list[int]], continuations: list[list[int]], steps: int) -> np.ndarray:
+    """Logits (positions, vocabulary). The first engine chooses the continuations, the others are fed them."""
+    rows = []
+    chosen = len(continuations) < len(prompts)
+    for n, prompt in enumerate(prompts):
+        engine.reset()
+        rows.append(np.array(engine.prefill(prompt)))
+        if chosen:
+            continuations.append([])
+        for step in range(steps):
+            if chosen:
+                continuations[n].append(int(rows[-1].argmax()))
+            rows.append(np.array(engine.decode(continuations[n][step])))
+    return np.stack(rows)
+
+
+def compare(executor: str, against: str, logits: np.ndarray, reference: np.ndarray, bound: Bound) -> Row:
+    """Judges logits (positions, vocabulary) by a reference's."""
+    p, q = _log_softmax(reference), _log_softmax(logits)
+    kl = (np.exp(p) * (p - q)).sum(-1)
+    top = np.partition(p, -2, axis=-1)[:, -2:]
+    same = p.argmax(-1) == q.argmax(-1)
+    margins = np.where(same, 0.0, top[:, 1] - top[:, 0])
+    figures = {
+        "max_abs": float(np.abs(logits - reference).max()),
+        "mean_kl": float(kl.mean()),
+        "top1_agreement": float(same.mean()),
+        "worst_margin": float(margins.max()),
+    }
+    ok = (
+        figures["max_abs"] <= bound.max_abs
+        and figures["mean_kl"] <= bound.mean_kl
+        and figures["worst_margin"] <= bound.margin
+    )
+    return Row(executor, against, **figures, positions=len(same), ok=ok, why=bound.why)
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities (..., vocabulary) in float64."""
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

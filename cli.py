@@ -1,0 +1,560 @@
+"""The command line: results on standard output, progress and messages on standard error.
+
+Exit codes: 0 done, 1 a check failed, 2 the input or the words are wrong, 3 this build can't do it, 70 a fault of
+ggufc, 130 interrupted, 141 nobody reads the output any more.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn
+
+import click
+
+from .frontend.errors import GgufcError, InputError, UnsupportedError
+
+FAULT, INTERRUPTED, NO_READER = 70, 130, 141
+EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite", "numba")
+"""Imported for exporting alone; a device that only runs bundles hasn't them."""
+FIRST_STEPS = """\
+ggufc compiles a GGUF model into a small program that runs on the file's own bytes. Try first:
+
+  ggufc export model.gguf -o model/     compile it
+  ggufc run model/ "Once upon a time"   run it
+  ggufc inspect model.gguf              what is in it
+  ggufc --help                          everything else
+"""
+
+
+class Cli(click.Group):
+    """A group that ends every error in one line and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+        state = {"debug": False}
+        try:
+            code = super().main(args, "ggufc", standalone_mode=False, obj=state, **extra)
+            sys.exit(code if isinstance(code, int) else 0)
+        except Exception as error:
+            if state["debug"] and not isinstance(error, click.ClickException):
+                traceback.print_exc()
+            message, code = _explain(error)
+            click.echo(f"ggufc: error: {_printable(message)}", err=True)
+            sys.exit(code)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush finds a reader
+            ctx.exit(NO_READER)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One line for an error, and the exit code."""
+    match error:
+        case GgufcError():
+            return str(error), error.exit_code
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx else "ggufc"
+            return f"{error.format_message()} (see {command} --help)", 2
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case click.Abort():
+            return "interrupted", INTERRUPTED
+        case ModuleNotFoundError(name=str(name)) if name.split(".")[0] in EXPORT_PACKAGES:
+            return f"this needs the package {name}, which is not installed; pip install 'ggufc[export]'", 3
+        case OSError(filename=None):
+            return f"{error.strerror or error}", 2
+        case OSError():
+            return f"{os.fsdecode(error.filename)}: {error.strerror}", 2
+        case MemoryError():
+            return f"out of memory{f': {error}' if str(error) else ''}", 3
+    return f"a fault of ggufc, {type(error).__name__}: {error}; please report what --debug shows", FAULT
+
+
+def _printable(text: str) -> str:
+    """The text in one line, without what could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().obj["debug"] = True
+
+
+Command = Callable[..., Any]
+
+
+def _options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, shown in this order."""
+
+    def decorate(function: Command) -> Command:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+_PATH = click.Path(path_type=Path)
+_debug = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_set_debug, help="Show where an error arose."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_common = _options(
+    click.option(
+        "--archdefs", type=_PATH, multiple=True, metavar="DIR", help="Look for definitions of architectures here first."
+    ),
+    _json,
+    _debug,
+)
+_model = click.argument("model", type=_PATH)
+_kv = click.option(
+    "--kv", type=click.Choice(["f32", "f16"]), default="f32", show_default=True, help="Type of the KV cache."
+)
+_threads = click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Workers; default: one per core.")
+_backend = click.option(
+    "--backend", type=click.Choice(["iree", "native", "xla"]), default="iree", show_default=True, help="What runs it."
+)
+_against = click.option("--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp).")
+
+
+@click.group(cls=Cli, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ggufc", message="%(prog)s %(version)s")
+@_debug
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Compile a GGUF model into a small program that runs on the file's own bytes.
+
+    MODEL is a .gguf file or a bundle that `ggufc export` wrote.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(FIRST_STEPS, nl=False)
+
+
+class _Progress:
+    """Stages with the time that each took, on standard error while it is a terminal."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._started = 0.0
+
+    def __call__(self, stage: str) -> None:
+        self.end()
+        self._started = perf_counter()
+        if self._shown:
+            click.echo(f"{stage} ... ", nl=False, err=True)
+
+    def end(self) -> None:
+        """Closes the line of the stage that is open."""
+        if self._shown and self._started:
+            click.echo(f"{perf_counter() - self._started:.1f} s", err=True)
+        self._started = 0.0
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+@main.command()
+@_model
+@click.option("-o", "--output", type=_PATH, required=True, metavar="DIR", help="The bundle to write or replace.")
+@_kv
+@click.option("--copy-weights", is_flag=True, help="Put the weights into the bundle, so that it can be moved alone.")
+@_common
+def export(model: Path, output: Path, kv: str, copy_weights: bool, archdefs: tuple[Path, ...], as_json: bool) -> None:
+    """Compile MODEL into the bundle DIR.
+
+    \b
+    Example: ggufc export gemma.gguf -o gemma/
+    """
+    from .backends.export import export as write
+
+    start = perf_counter()
+    with _Progress() as progress:
+        bundle = write(model, output, kv=kv, copy_weights=copy_weights, archdefs=archdefs, progress=progress)
+    manifest = bundle.manifest
+    report = {
+        "bundle": str(bundle.path),
+        "architecture": manifest["architecture"]["name"],
+        "targets": list(manifest["targets"]),
+        "kv": manifest["kv"],
+        "files": {name: entry["size"] for name, entry in manifest["files"].items()},
+        "weights": manifest["weights"],
+        "seconds": perf_counter() - start,
+    }
+    if as_json:
+        _print_json(report)
+        return
+    held = "copied" if copy_weights else f"linked to {model}"
+    _print_table(
+        [(name, _size(size)) for name, size in report["files"].items()]
+        + [("weights", f"{_size(manifest['weights']['size'])}, {held}"), ("bundle", str(bundle.path))]
+    )
+
+
+@main.command()
+@_model
+@click.argument("prompt", required=False)
+@click.option("-f", "--file", "prompt_file", type=_PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option("--prompt-ids", metavar="IDS", help="Token ids, such as 2,818; fed as they are.")
+@click.option(
+    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 takes the likeliest token."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the chance above 0.")
+@_backend
+@_threads
+@click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
+@click.option("--weights-file", type=_PATH, metavar="FILE", help="The GGUF of a bundle that was moved away from it.")
+@_common
+def run(
+    model: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    prompt_ids: str | None,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    backend: str,
+    threads: int | None,
+    exact: bool,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Continue PROMPT with MODEL; without a prompt, standard input is read.
+
+    \b
+    Example: ggufc run gemma/ "The capital of France is" -n 32
+    """
+    from .backends.load import load
+
+    if not math.isfinite(temperature):
+        raise InputError(f"--temperature {temperature}: wanted a finite number")
+    given = _prompt(prompt, prompt_file, prompt_ids)
+    start = perf_counter()
+    with _Progress() as progress:
+        session = load(
+            model,
+            backend,
+            threads=threads,
+            exact=exact,
+            weights=weights_file,
+            archdefs=archdefs,
+            progress=progress,
+        )
+    ids = session.tokenizer.encode(given) if isinstance(given, str) else given
+    loaded = perf_counter()
+    stop = session.tokenizer.eog_ids if isinstance(given, str) else _stop_ids(session)
+    generation = session.generate_ids(ids, max_tokens=tokens, temperature=temperature, seed=seed, stop=stop)
+    write: Callable[[str], None] = (lambda text: None) if as_json else _stream
+    generated, text, reason, prefilled = _generate(generation, _text_stream(session), write)
+    ended = perf_counter()
+    timings = {
+        "load_s": loaded - start,
+        "prefill_tok_s": len(ids) / (prefilled - loaded),
+        "decode_tok_s": (len(generated) - 1) / (ended - prefilled) if len(generated) > 1 else None,
+    }
+    if as_json:
+        _print_json({"prompt_tokens": len(ids), "tokens": generated, "text": text, "stop": reason, "timings": timings})
+        return
+    _stream("\n")
+    decode = f", {timings['decode_tok_s']:.1f} tok/s" if timings["decode_tok_s"] else ""
+    click.echo(
+        f"loaded in {timings['load_s']:.2f} s; {len(ids)} prompt tokens, {timings['prefill_tok_s']:.1f} tok/s; "
+        f"{len(generated)} generated{decode}; stopped by {reason}",
+        err=True,
+    )
+
+
+def _prompt(text: str | None, file: Path | None, ids: str | None) -> str | list[int]:
+    """The prompt from the one place where it was given, or from standard input."""
+    if sum(given is not None for given in (text, file, ids)) > 1:
+        raise InputError("give one of PROMPT, --file and --prompt-ids")
+    if ids is not None:
+        return _parse_ids(ids)
+    if text is not None:
+        return text
+    if file is not None:
+        return _decoded(file.read_bytes(), str(file))
+    if sys.stdin.isatty():
+        raise InputError('no prompt; give one, as in ggufc run MODEL "Once upon a time"')
+    read = sys.stdin.buffer.read()
+    if not read:
+        raise InputError('no prompt: standard input is empty; give one, as in ggufc run MODEL "Once upon a time"')
+    return _decoded(read, "standard input")
+
+
+def _parse_ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(f"--prompt-ids {text[:80]!r}: wanted numbers with commas between, such as 2,818") from None
+
+
+def _decoded(raw: bytes, source: str) -> str:
+    """UTF-8, without the line's end that an editor or `echo` leaves."""
+    try:
+        return raw.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: byte {error.start} is not UTF-8") from None
+
+
+def _stop_ids(session: Any) -> Sequence[int]:
+    """The stop tokens; none for a model without a tokenizer, which runs on ids all the same."""
+    try:
+        return session.tokenizer.eog_ids
+    except UnsupportedError:
+        return ()
+
+
+def _text_stream(session: Any) -> Any:
+    try:
+        return session.tokenizer.stream()
+    except UnsupportedError:
+        return None
+
+
+def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tuple[list[int], str, str, float]:
+    """Runs a generation: its ids, its text, why it ended, and when the prompt was done."""
+    ids: list[int] = []
+    pieces: list[str] = []
+    done = 0.0
+
+    def add(piece: str) -> None:
+        pieces.append(piece)
+        write(piece)
+
+    while True:
+        try:
+            token = next(generation)
+        except StopIteration as end:
+            done = done or perf_counter()
+            if stream:
+                add(stream.flush())
+            return ids, "".join(pieces), end.value, done
+        done = done or perf_counter()
+        ids.append(token)
+        add(stream.push(token) if stream else f"{token} ")
+
+
+def _stream(text: str) -> None:
+    """Prints at once; what the terminal's encoding hasn't becomes a question mark."""
+    encoding = sys.stdout.encoding or "utf-8"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+
+
+@main.command()
+@_model
+@_kv
+@click.option(
+    "--graph", type=click.Choice(["prefill", "decode", "forward"]), help="Print an entry point's graph instead."
+)
+@_common
+def inspect(model: Path, kv: str, graph: str | None, archdefs: tuple[Path, ...], as_json: bool) -> None:
+    """Show what MODEL is and what running it costs.
+
+    \b
+    Example: ggufc inspect gemma.gguf --graph decode
+    """
+    from .backends.bundle import read_bundle
+    from .backends.inspect import describe, entry_graph
+    from .graph.model import open_model
+    from .graph.text import print_graph
+
+    bundle = read_bundle(model) if model.is_dir() else None
+    opened = open_model(bundle.weights() if bundle else model, archdefs)
+    kv = bundle.manifest["kv"] if bundle else kv
+    if graph:
+        text = print_graph(entry_graph(opened, graph, kv))
+        _print_json({"graph": text}) if as_json else _stream(text)
+        return
+    found = describe(opened, kv)
+    if bundle:
+        found["bundle"] = {
+            "targets": {name: target["file"] for name, target in bundle.manifest["targets"].items()},
+            "files": {name: entry["size"] for name, entry in bundle.manifest["files"].items()},
+        }
+    if as_json:
+        _print_json(found)
+        return
+    tensors, cache = found["tensors"], found["cache"]
+    rows = [
+        ("name", found["name"]),
+        ("architecture", f"{found['architecture']} ({found['definition']['source']})"),
+        ("layers", ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())),
+        ("context", f"{found['context_length']} tokens"),
+        ("vocabulary", f"{found['vocabulary']} tokens"),
+        ("file", _size(found["file_bytes"])),
+        *((f"{t} tensors", f"{n['tensors']}, {_size(n['bytes'])}") for t, n in tensors["types"].items()),
+        (
+            f"{cache['kv']} cache",
+            f"{_size(cache['bytes_per_token'])} per token, "
+            f"{_size(cache['bytes_per_token_past_windows'])} past the windows",
+        ),
+        ("read per token", f"{_size(found['decode_bytes']['weights'])} of weights"),
+        *((name, _parameter(value)) for name, value in found["hyperparameters"].items()),
+    ]
+    if bundle:
+        rows += [
+            ("bundle", name if size is None else f"{name}, {_size(size)}")
+            for name, size in found["bundle"]["files"].items()
+        ]
+    _print_table(rows)
+
+
+@main.command()
+@_model
+@_threads
+@_against
+@_common
+def verify(model: Path, threads: int | None, against: str | None, archdefs: tuple[Path, ...], as_json: bool) -> None:
+    """Hold the executors of MODEL against each other; exit code 1 when two disagree.
+
+    The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
+    wherever another token is likeliest: XLA 1e-5 and 0.02 nats (the same arithmetic; no logit differs by more than
+    1e-3), the fast kernels 4e-4 and 0.05 (16-bit activations), llama.cpp 2e-2 and 1 (8-bit activations).
+
+    \b
+    Example: ggufc verify gemma/ --against llama.cpp
+    """
+    from .backends.verify import verify as run_checks
+
+    with _Progress() as progress:
+        rows = run_checks(model, threads=threads, llama_cpp=against is not None, archdefs=archdefs, progress=progress)
+    ok = all(row.ok for row in rows)
+    if as_json:
+        _print_json({"ok": ok, "rows": [dataclasses.asdict(row) for row in rows]})
+    else:
+        _print_columns(
+            ("executor", "against", "max_abs", "mean_kl", "top1_agreement", ""),
+            [
+                (
+                    r.executor,
+                    r.against,
+                    f"{r.max_abs:.1e}",
+                    f"{r.mean_kl:.1e}",
+                    f"{r.top1_agreement:.3f}",
+                    "ok" if r.ok else f"FAILED: {r.why}",
+                )
+                for r in rows
+            ],
+        )
+    sys.exit(0 if ok else 1)
+
+
+@main.command()
+@_model
+@click.option(
+    "-p", "--prompt-tokens", type=click.IntRange(min=1), default=512, show_default=True, help="Length of the prompt."
+)
+@click.option("-n", "--tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens to decode.")
+@click.option(
+    "-r", "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds; medians are shown."
+)
+@_backend
+@_threads
+@_against
+@_common
+def bench(
+    model: Path,
+    prompt_tokens: int,
+    tokens: int,
+    rounds: int,
+    backend: str,
+    threads: int | None,
+    against: str | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Measure MODEL's speed, beside the speed at which this machine reads memory.
+
+    \b
+    Example: ggufc bench gemma/ --threads 2 --against llama.cpp
+    """
+    from .backends.bench import bench as measure
+
+    with _Progress() as progress:
+        report = measure(
+            model,
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+            threads=threads,
+            backend=backend,
+            llama_cpp=against is not None,
+            rounds=rounds,
+            archdefs=archdefs,
+            progress=progress,
+        )
+    if as_json:
+        _print_json(report)
+        return
+    engines = [("ggufc", report)] + ([("llama.cpp", report["llama.cpp"])] if against else [])
+    rows = [
+        (
+            name,
+            f"{e['prefill_tok_s']:.1f}",
+            f"{e['decode_tok_s']:.1f}",
+            f"{e['decode_gb_s']:.1f}",
+            f"{e['load_ms']:.0f}",
+            f"{e['peak_rss_mb']:.0f}",
+            e["kv"],
+        )
+        for name, e in engines
+    ]
+    if against:
+        rows.append(("ratio", f"{report['ratio']['prefill']:.2f}", f"{report['ratio']['decode']:.2f}", "", "", "", ""))
+    _print_columns(("", "prefill_tok_s", "decode_tok_s", "decode_gb_s", "load_ms", "peak_rss_mb", "kv"), rows)
+    click.echo(
+        f"{prompt_tokens} prompt tokens, {tokens} decoded, {report['threads']} threads, backend {backend}; "
+        f"memory reads {report['bandwidth_gb_s']:.1f} GB/s, decode uses {report['bandwidth_fraction']:.0%} of it"
+    )
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1))
+
+
+def _print_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Labels and values, aligned."""
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        _stream(f"{_printable(label):{width}}  {_printable(value)}\n")
+
+
+def _print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table with a head, the first column to the left and the figures to the right."""
+    widths = [max(len(row[n]) for row in (head, *rows)) for n in range(len(head))]
+    for row in (head, *rows):
+        cells = [
+            f"{cell:<{w}}" if n == 0 else f"{cell:>{w}}" for n, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        _stream("  ".join(cells).rstrip() + "\n")
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _parameter(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) if len(set(value)) > 1 else f"{value[0]} in every layer"
+    return f"{value:g}" if isinstance(value, float) else str(value)
