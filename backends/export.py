@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..frontend.errors import UnsupportedError
 from ..frontend.tokenizer import Tokenizer
@@ -15,10 +15,11 @@ from ..graph.model import Model, open_model
 from ..passes import pipeline
 from .bundle import MODULE, WEIGHTS, Bundle, read_bundle, sha256, write_manifest, written_aside
 from .executor import cache_specs
-from .iree.compile import Compiled, compile_module
-from .iree.legalise import Place
-from .jax.module import portable_module
 from .native.target import Target, host_target
+
+if TYPE_CHECKING:
+    from .iree.compile import Compiled
+    from .iree.legalise import Place
 
 Progress = Callable[[str], None]
 """Called with what is done next."""
@@ -62,6 +63,9 @@ def export(
     entries = entry_graphs(opened, kv)
     with written_aside(folder) as aside:
         progress("tracing")
+        from .iree.compile import compile_module  # slow to import: after the header and the output were found good
+        from .jax.module import portable_module
+
         text = portable_module(entries.values())
         (aside / MODULE).write_text(text, "utf-8")
         tokenizer = _write_tokenizer(opened, aside)
@@ -87,8 +91,10 @@ def entry_graphs(model: Model, kv: str) -> dict[str, Graph]:
     return {"prefill": pipeline.prefill(model.graph, kv), "decode": pipeline.decode(model.graph, kv)}
 
 
-def places(model: Model) -> dict[str, Place]:
+def places(model: Model) -> "dict[str, Place]":
     """Where each tensor lies in the model's file."""
+    from .iree.legalise import Place
+
     return {name: Place(tensor.offset, tensor.nbytes) for name, tensor in model.file.tensors.items()}
 
 
@@ -109,7 +115,7 @@ def _write_tokenizer(model: Model, folder: Path) -> dict[str, Any]:
 def _manifest(
     model: Model,
     entries: dict[str, Graph],
-    parameters: dict[str, Place],
+    parameters: "dict[str, Place]",
     targets: Sequence[Target],
     kv: str,
     tokenizer: dict[str, Any],

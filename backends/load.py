@@ -46,6 +46,8 @@ def load(
     if exact and backend != "native":
         raise InputError(f"exact arithmetic is the native backend's; {backend} has no such mode")
     path = Path(model)
+    if weights and not path.is_dir():
+        raise InputError(f"{path}: is no bundle, so it takes no other weights")
     workers = usable_cores() if threads is None else threads
     if workers < 1:
         raise InputError(f"{workers} threads: wanted one at least")
@@ -56,7 +58,7 @@ def load(
             return _iree(bundle, file, workers)
         return _on_source(file, backend, workers, bundle.manifest["kv"], exact, archdefs, bundle)
     if backend == "iree":
-        return _iree(_compiled(path, kv, archdefs, progress), path, workers)
+        return _iree(bundle_of(path, kv=kv, archdefs=archdefs, progress=progress), path, workers)
     return _on_source(path, backend, workers, kv, exact, archdefs, None)
 
 
@@ -68,6 +70,30 @@ def usable_cores() -> int:
 def cache_directory() -> Path:
     """Where models that are run without an export are compiled to."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggufc"
+
+
+def bundle_of(
+    model: Path,
+    *,
+    kv: str = "f32",
+    archdefs: Iterable[Path] = (),
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Bundle:
+    """The bundle itself, or the one of a `.gguf` in the user's cache, compiled now where it isn't there.
+
+    Raises:
+        InputError, UnsupportedError: as `load`.
+    """
+    if model.is_dir():
+        return read_bundle(model)
+    from ..graph.model import open_model
+    from .export import cache_key, export
+    from .native.target import host_target
+
+    folder = cache_directory() / cache_key(open_model(model, archdefs), host_target(), kv)
+    if is_bundle(folder):
+        return read_bundle(folder)
+    return export(model, folder, kv=kv, archdefs=archdefs, progress=progress)
 
 
 def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
@@ -87,18 +113,6 @@ def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
         if name.startswith("tokenizer"):
             bundle.file(name)
     return Tokenizer.load(bundle.path)
-
-
-def _compiled(path: Path, kv: str, archdefs: Iterable[Path], progress: Callable[[str], None]) -> Bundle:
-    """The bundle in the user's cache for this model, made now where it isn't there."""
-    from ..graph.model import open_model
-    from .export import cache_key, export
-    from .native.target import host_target
-
-    folder = cache_directory() / cache_key(open_model(path, archdefs), host_target(), kv)
-    if is_bundle(folder):
-        return read_bundle(folder)
-    return export(path, folder, kv=kv, archdefs=archdefs, progress=progress)
 
 
 def _on_source(

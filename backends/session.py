@@ -1,6 +1,6 @@
 """A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -137,19 +137,27 @@ class Session:
         temperature: float = 0.0,
         seed: int = 0,
         stop: Collection[int] | None = None,
-    ) -> Iterator[int]:
-        """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded."""
+    ) -> Generator[int, None, str]:
+        """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded.
+
+        Every token that is yielded has a position in the context, so a prompt that fills it gives none.
+
+        Returns:
+            Why it ended (a generator's return value): `eos` for a stop token, `length` for `max_tokens`, `context`.
+        """
         ends = self.tokenizer.eog_ids if stop is None else stop
         random = np.random.default_rng(seed)
         logits = self.prefill(prompt)
-        for n in range(max_tokens):
+        room = self.context_length - self.position
+        count = min(max_tokens, room)
+        for n in range(count):
             token = sample(logits, temperature, random)
             if token in ends:
-                return
+                return "eos"
             yield token
-            if n + 1 == max_tokens or self.position == self.context_length:
-                return
-            logits = self.decode(token)
+            if n + 1 < count:
+                logits = self.decode(token)
+        return "length" if max_tokens <= room else "context"
 
     def cache_bytes(self) -> int:
         """Bytes that the caches of this session take now."""
