@@ -51,9 +51,11 @@ class Team:
         self._runs += 1
         start = self._runs << 32
         program[:, _TAKEN : _DONE + 1] = start
-        for inbox in self._inboxes:
-            inbox.put((program, start))
-        self._function(program, start)
+        try:
+            for inbox in self._inboxes:
+                inbox.put((program, start))
+        finally:  # an interrupt must not leave the others alone with a run that nobody waits for
+            self._function(program, start)
 
 
 def record(entry: int, words: int, groups: int, threads: int) -> list[int]:

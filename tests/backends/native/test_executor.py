@@ -1,0 +1,262 @@
+"""Graphs on the native kernels, judged by llama.cpp and XLA; and that no result depends on how tokens were fed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from ggufc.backends.jax.module import portable_module
+from ggufc.backends.jax.trace import weight_spec
+from ggufc.backends.jax.xla import XlaModule
+from ggufc.backends.native.executor import NativeExecutor
+from ggufc.backends.session import Session
+from ggufc.graph.ir import Graph, Op, Operand, Value, Weight
+from ggufc.graph.model import Model, open_model
+from ggufc.graph.ops import make
+from ggufc.graph.types import TensorType
+from ggufc.passes import pipeline
+
+from ...oracle import Reference, dequantized_copy, kl_divergence, log_softmax
+from ...prompts import documentation
+from ...tiny_models import TOKENS, tiny_gemma3
+
+Floats = npt.NDArray[np.float32]
+
+MIXED = {"*attn_v*": "q8_0", "*attn_output*": "q4_k", "*ffn_down*": "q6_k", "token_embd*": "q8_0", "*": "q5_0"}
+"""The types of a Q4_K_M file, each where it has it."""
+WINDOW = 8
+
+
+@pytest.fixture(scope="module")
+def mixed_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose rows are whole blocks of every type, and whose rings (window and 512) wrap within its context."""
+    path = tmp_path_factory.mktemp("native") / "mixed.gguf"
+    return tiny_gemma3(path, width=256, heads=4, kv_heads=2, head_dim=64, ffn=512, window=WINDOW, types=MIXED)
+
+
+def executor(model: Model, *, exact: bool, threads: int = 2, kv: str = "f32") -> NativeExecutor:
+    graph = model.graph
+    graphs = (pipeline.forward(graph), pipeline.prefill(graph, kv), pipeline.decode(graph, kv))
+    return NativeExecutor({g.name: g for g in graphs}, model.file.tensor_bytes, threads, exact)
+
+
+def session(model: Model, native: NativeExecutor) -> Session:
+    def no_tokenizer():
+        raise AssertionError("these tests feed ids")
+
+    return Session(native, model.context_length, model.vocabulary, no_tokenizer)
+
+
+def on_xla(graph: Graph, weights: Callable[[str], np.ndarray], ids: npt.NDArray[np.int32]) -> Floats:
+    arrays = {}
+    for name, weight in graph.weights().items():
+        spec = weight_spec(weight)
+        arrays[name] = weights(name).view(spec.dtype).reshape(spec.shape)
+    return np.asarray(XlaModule(portable_module([graph]), arrays).call(graph.name, [ids])[0])
+
+
+def random_ids(count: int, vocabulary: int = len(TOKENS), seed: int = 0) -> npt.NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, vocabulary, count).astype(np.int32)
+
+
+def fed(to: Session, ids: npt.NDArray[np.int32], chunk: int) -> Floats:
+    """The logits after ids that were fed in chunks; a chunk of 0 is token by token through decode."""
+    to.reset()
+    if not chunk:
+        return [to.decode(token) for token in ids.tolist()][-1]
+    return [to.prefill(ids[at : at + chunk].tolist()) for at in range(0, len(ids), chunk)][-1]
+
+
+# One operation after another
+
+
+class Chain:
+    """A graph `@forward` made by hand, with random float32 weights."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.tokens = Value("tokens", TensorType("i32", ("T",)))
+        self.ops: list[Op] = []
+        self.weights: dict[str, Floats] = {}
+
+    def weight(self, *shape: int) -> Weight:
+        name = f"w{len(self.weights)}"
+        self.weights[name] = self.rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        if len(shape) > 1:
+            self.weights[name] *= self.rng.choice((np.float32(-1), np.float32(1)), shape)
+        return Weight(name, TensorType("f32", shape))
+
+    def add(self, name: str, *operands: Operand, **attributes: Any) -> Value:
+        self.ops.append(make(name, operands, str(len(self.ops)), **attributes))
+        return self.ops[-1].result
+
+    def graph(self) -> Graph:
+        return Graph("forward", (self.tokens,), tuple(self.ops), (self.ops[-1].result,))
+
+    def bytes_of(self, name: str) -> np.ndarray:
+        return self.weights[name].reshape(-1).view(np.uint8)
+
+
+@pytest.mark.parametrize("dims", [2, 22, 48])
+@pytest.mark.parametrize("style", ["neox", "norm"])
+def test_every_operation_means_what_it_means_on_xla(style: str, dims: int) -> None:
+    """Sizes are no multiples of a vector; heads are longer than what is rotated."""
+    chain = Chain()
+    x = chain.add("embed", chain.tokens, chain.weight(50, 37))
+    x = chain.add("rms_norm", x, eps=1e-5)
+    x = chain.add("bias", x, chain.weight(37))
+    y = chain.add("silu", chain.add("scale", x, by=-2.5))
+    x = chain.add("add", x, chain.add("mul", y, chain.add("gelu", x)))
+    x = chain.add("rms_norm", x, chain.weight(37), eps=1e-5)
+    q = chain.add("linear", x, chain.weight(4 * 48, 37), shape=(4, 48))
+    k = chain.add("linear", x, chain.weight(2 * 48, 37), shape=(2, 48))
+    v = chain.add("linear", x, chain.weight(2 * 40, 37), shape=(2, 40))
+    q = chain.add("rms_norm", q, chain.weight(48), eps=1e-5)
+    q = chain.add("rope", q, base=1e4, dims=dims, scale=0.5, style=style)
+    k = chain.add("rope", k, chain.weight(dims // 2), base=1e4, dims=dims, scale=1.0, style=style)
+    a = chain.add("attention", q, k, v, cap=5.0, scale=0.02, window=3)
+    x = chain.add("rms_norm", chain.add("linear", a, chain.weight(37, 160), shape=(37,)), eps=1e-5)
+    chain.add("softcap", x, cap=0.7)
+    native = NativeExecutor({"forward": chain.graph()}, chain.bytes_of, 2, exact=True)
+    for count in (1, 9, 70):
+        ids = random_ids(count, 50)
+        np.testing.assert_allclose(native.forward(ids), on_xla(chain.graph(), chain.bytes_of, ids), rtol=0, atol=3e-5)
+
+
+# Whole models
+
+
+@pytest.mark.parametrize("options", [{}, {"rope_scaling": 4.0, "softcap": 5.0, "tied": False, "window": None}])
+def test_exact_mode_agrees_with_llama_cpp_and_xla(tmp_path: Path, options: dict[str, float]) -> None:
+    path = tiny_gemma3(tmp_path / "model.gguf", **options)  # type: ignore[arg-type]
+    model, ids = open_model(path), random_ids(40)
+    native = executor(model, exact=True)
+    logits = native.forward(ids)
+    np.testing.assert_allclose(
+        logits, on_xla(pipeline.forward(model.graph), model.file.tensor_bytes, ids), rtol=0, atol=2e-4
+    )
+    with Reference(path) as reference:
+        wanted = reference.logits(ids, len(ids))
+    # llama.cpp's GELU is a table of float16
+    assert np.abs(logits - wanted).max() < 5e-2
+    assert kl_divergence(wanted, logits).mean() < 1e-5
+
+
+def test_quantized_model_agrees_with_its_dequantized_copy_in_both_modes(mixed_path: Path, tmp_path: Path) -> None:
+    model, ids = open_model(mixed_path), random_ids(60)
+    dequantized_copy(mixed_path, tmp_path / "f32.gguf")
+    with Reference(tmp_path / "f32.gguf") as reference:
+        wanted = reference.logits(ids, len(ids))
+    exact, fast = (executor(model, exact=exact).forward(ids) for exact in (True, False))
+    np.testing.assert_allclose(
+        exact, on_xla(pipeline.forward(model.graph), model.file.tensor_bytes, ids), rtol=0, atol=1e-3
+    )
+    assert kl_divergence(wanted, exact).mean() < 1e-5
+    assert kl_divergence(wanted, fast).mean() < 2e-5
+    assert kl_divergence(exact, fast).mean() < 1e-5
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16"])
+def test_exact_logits_do_not_depend_on_the_chunks(mixed_path: Path, kv: str) -> None:
+    """Past the window of 8 and past the ring of 520 rows, not even in the last bit."""
+    model, ids = open_model(mixed_path), random_ids(700)
+    native = executor(model, exact=True, kv=kv)
+    whole = fed(session(model, native), ids, len(ids))
+    for chunk in (0, 1, 7, 64):
+        np.testing.assert_array_equal(fed(session(model, native), ids, chunk), whole, err_msg=f"chunks of {chunk}")
+    if kv == "f32":
+        np.testing.assert_array_equal(native.forward(ids)[-1], whole)
+    else:
+        assert np.abs(native.forward(ids)[-1] - whole).max() < 0.1
+
+
+def test_fast_logits_hardly_depend_on_the_chunks(mixed_path: Path) -> None:
+    model, ids = open_model(mixed_path), random_ids(700)
+    native = executor(model, exact=False)
+    whole = fed(session(model, native), ids, len(ids))
+    for chunk in (0, 1, 7, 64):
+        assert kl_divergence(whole, fed(session(model, native), ids, chunk)) < 1e-5, f"chunks of {chunk}"
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_reset_and_rewind_leave_no_trace(mixed_path: Path, exact: bool) -> None:
+    model, ids = open_model(mixed_path), random_ids(600)
+    native = executor(model, exact=exact)
+    first, other = session(model, native), session(model, native)
+    wanted = [first.prefill(ids[:300].tolist()), first.prefill(ids[300:550].tolist()), first.decode(7)]
+    other.prefill(random_ids(590, seed=1).tolist())
+    other.rewind(5)
+    other.reset()
+    np.testing.assert_array_equal(other.prefill(ids[:300].tolist()), wanted[0])
+    other.prefill(ids[100:200].tolist())  # within what the rings hold
+    other.rewind(100)
+    np.testing.assert_array_equal(other.prefill(ids[300:550].tolist()), wanted[1])
+    np.testing.assert_array_equal(other.decode(7), wanted[2])
+    np.testing.assert_array_equal(first.decode(9), other.decode(9))  # both sessions go on, over one executor
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_threads_change_nothing(mixed_path: Path, threads: int) -> None:
+    """More threads than cores too: one that comes late must not touch the next run."""
+    model, ids = open_model(mixed_path), random_ids(150)
+    one, many = (session(model, executor(model, exact=False, threads=n)) for n in (2, threads))
+    np.testing.assert_array_equal(fed(many, ids, 50), fed(one, ids, 50))
+    for token in ids.tolist():
+        np.testing.assert_array_equal(many.decode(token), one.decode(token))
+
+
+def test_results_stay_as_they_were(mixed_path: Path) -> None:
+    """Logits are the caller's, and a call of another size moves no cache."""
+    model, ids = open_model(mixed_path), random_ids(300)
+    native = executor(model, exact=True)
+    some = session(model, native)
+    logits = some.prefill(ids[:5].tolist())
+    kept = logits.copy()
+    for count in range(1, 20):  # more sizes than programs are kept
+        session(model, native).prefill(ids[:count].tolist())
+    native.forward(ids)
+    np.testing.assert_array_equal(logits, kept)
+    np.testing.assert_array_equal(some.decode(int(ids[5])), native.forward(ids[:6])[-1])
+
+
+# The real model
+
+
+@pytest.fixture(scope="module")
+def real_f32(real_model: Path) -> Path:
+    """Its dequantized copy (1.1 GB), made once beside it."""
+    path = real_model.with_suffix(".f32.gguf")
+    if not path.exists():
+        dequantized_copy(real_model, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+    return path
+
+
+@pytest.mark.slow
+def test_real_model_is_near_the_reference(real_model: Path, real_f32: Path) -> None:
+    model = open_model(real_model)
+    with Reference(real_f32) as reference:
+        ids = np.array(reference.tokenize(documentation(400)), np.int32)
+        wanted = reference.logits(ids, len(ids))
+    exact, fast = (executor(model, exact=exact).forward(ids) for exact in (True, False))
+    xla = on_xla(pipeline.forward(model.graph), model.file.tensor_bytes, ids)
+    assert np.abs(exact - xla).max() < 1e-3
+    assert np.abs(log_softmax(exact) - log_softmax(wanted)).max() < 5e-2
+    assert kl_divergence(wanted, exact).mean() < 1e-5
+    assert kl_divergence(exact, fast).mean() < 1e-5
+
+
+@pytest.mark.slow
+def test_real_model_past_the_window_and_the_ring(real_model: Path, real_f32: Path) -> None:
+    model = open_model(real_model)
+    with Reference(real_f32) as reference:
+        ids = np.array(reference.tokenize(documentation(8000))[:1100], np.int32)
+        wanted = reference.logits(ids)
+    exact, fast = (session(model, executor(model, exact=exact)) for exact in (True, False))
+    whole = fed(exact, ids, len(ids))
+    assert kl_divergence(wanted, whole) < 1e-4
+    np.testing.assert_array_equal(fed(exact, ids, 64), whole)
+    for chunk in (512, 64, 7):
+        assert kl_divergence(whole, fed(fast, ids, chunk)) < 1e-4
