@@ -88,12 +88,12 @@ class Emitter(_Builder):
         slot.align, slot.type = align, PTR  # llvmlite's alloca is still a typed pointer
         return slot
 
-    def prefetch(self, address: Value, offset: int, size: int) -> None:
+    def prefetch(self, address: Value, offset: Index, size: int) -> None:
         """Asks for the cache lines of [address + offset, + size); going past the end of memory is harmless."""
         fetch = self.declare("llvm.prefetch.p0", VOID, PTR, I32, I32, I32)
+        address = self.at(address, offset)
         for line in range(0, size, 64):
-            where = self.at(address, offset + line)
-            self.call(fetch, [where, const(I32, 0), const(I32, 3), const(I32, 1)])
+            self.call(fetch, [self.at(address, line), const(I32, 0), const(I32, 3), const(I32, 1)])
 
     # Control
 

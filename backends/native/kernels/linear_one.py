@@ -16,8 +16,10 @@ from .types import QUANT_TYPES
 
 _PANEL = 8192
 """Elements of a row that are handled at once: bounds the stack, to about 30 KB for the worst type."""
-_AHEAD = 384
-"""Bytes between a load and its prefetch."""
+_SHORT_ROW = 1400
+_AHEAD, _AHEAD_OF_SHORT_ROWS = 384, 3072
+"""Bytes between a load and its prefetch, measured on a Zen 4: rows shorter than 1400 bytes gain 5 to 20 % by the larger
+distance, longer ones lose as much."""
 
 
 def linear_one(type_name: str, rows_per_group: int = 64) -> Kernel:
@@ -105,6 +107,8 @@ class _Quantized:
         tail = kind.zero_scratch(e)
         quantizer = Quantizer(e)
         stride = kind.row_bytes(e, cols)
+        is_short = e.icmp_signed("<", stride, e.index(_SHORT_ROW))
+        ahead = e.select(is_short, e.index(_AHEAD_OF_SHORT_ROWS), e.index(_AHEAD))
 
         def panel(start: Value) -> None:
             width = e.minimum(e.sub(cols, start), _PANEL)
@@ -124,7 +128,7 @@ class _Quantized:
 
                 def whole(c: Value, *totals: Value) -> list[Value]:
                     address = e.at(line, e.times(c, kind.chunk_bytes))
-                    e.prefetch(address, _AHEAD, kind.chunk_bytes)
+                    e.prefetch(address, ahead, kind.chunk_bytes)
                     return self._chunk(e, address, e.at(records, e.times(c, self._record)), totals)
 
                 def partial(_: Value, *totals: Value) -> list[Value]:
