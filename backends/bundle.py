@@ -35,7 +35,7 @@ class Bundle:
     @property
     def caches(self) -> tuple[CacheSpec, ...]:
         """The caches of prefill and decode."""
-        return tuple(CacheSpec(c["name"], c["dtype"], tuple(c["row"]), c["window"]) for c in self.manifest["caches"])
+        return tuple(CacheSpec(c["name"], c["dtype"], tuple(c["row"]), c["window"], c["rows"]) for c in self.manifest["caches"])
 
     @property
     def parameters(self) -> dict[str, tuple[int, int]]:

@@ -20,12 +20,14 @@ class CacheSpec:
         dtype: `f32` or `f16`.
         row: the shape of a row, `(kv_heads, head_dim)`.
         window: positions that an attention sees of it, 0 for all.
+        rows: for a state of fixed size (of a convolution) its rows; 0 for a ring.
     """
 
     name: str
     dtype: str
     row: tuple[int, ...]
-    window: int
+    window: int = 0
+    rows: int = 0
 
     def nbytes(self, rows: int) -> int:
         """Bytes of so many rows."""
@@ -37,8 +39,11 @@ def cache_specs(graph: Graph) -> tuple[CacheSpec, ...]:
     found = []
     for cache in graph.caches():
         rows, *row = cache.type.shape
-        window = int(str(rows).removeprefix("S") or 0)
-        found.append(CacheSpec(cache.name, cache.type.dtype, tuple(int(d) for d in row), window))
+        shape = tuple(int(d) for d in row)
+        if isinstance(rows, int):
+            found.append(CacheSpec(cache.name, cache.type.dtype, shape, rows=rows))
+        else:
+            found.append(CacheSpec(cache.name, cache.type.dtype, shape, window=int(rows.removeprefix("S") or 0)))
     return tuple(found)
 
 

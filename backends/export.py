@@ -136,7 +136,7 @@ def _manifest(
         "vocabulary": model.vocabulary,
         "kv": kv,
         "caches": [
-            {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window}
+            {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window, "rows": c.rows}
             for c in cache_specs(entries["prefill"])
         ],
         "entries": {name: _entry(graph) for name, graph in entries.items()},

@@ -84,8 +84,8 @@ class Session:
     def rewind(self, count: int) -> None:
         """Forgets the last `count` tokens, as if they had never been fed.
 
-        A sliding window's ring may have overwritten what the earlier position still sees; then the tokens that stay
-        are fed again, which takes the time of a prefill.
+        A sliding window's ring may have overwritten what the earlier position still sees, and the state of a
+        convolution always has; then the tokens that stay are fed again, which takes the time of a prefill.
 
         Raises:
             InputError: `count` is negative or more than were fed.
@@ -93,11 +93,7 @@ class Session:
         if not 0 <= count <= len(self.tokens):
             raise InputError(f"can't rewind {count} tokens: {len(self.tokens)} were fed")
         kept = self.tokens[: len(self.tokens) - count]
-        lost = any(
-            spec.window and self._highest > rows and len(kept) - spec.window + 1 < self._highest - rows
-            for spec, rows in zip(self.executor.caches, self._rows, strict=True)
-        )
-        if not lost:
+        if not count or all(self._remembers(spec, rows, len(kept)) for spec, rows in self._layout()):
             self.tokens = kept
             return
         self.reset()
@@ -159,9 +155,19 @@ class Session:
                 logits = self.decode(token)
         return "length" if max_tokens <= room else "context"
 
+    def _layout(self) -> Iterator[tuple[CacheSpec, int]]:
+        """Each cache with the number of its rows now."""
+        return zip(self.executor.caches, self._rows, strict=True)
+
+    def _remembers(self, spec: CacheSpec, rows: int, position: int) -> bool:
+        """Whether a cache still holds all that a token at an earlier position sees."""
+        if spec.rows:
+            return False
+        return not spec.window or self._highest <= max(rows, position - spec.window + 1 + rows)
+
     def cache_bytes(self) -> int:
         """Bytes that the caches of this session take now."""
-        return sum(spec.nbytes(rows) for spec, rows in zip(self.executor.caches, self._rows, strict=True))
+        return sum(spec.nbytes(rows) for spec, rows in self._layout())
 
     def _reset_caches(self) -> None:
         self._rows = [0] * len(self.executor.caches)
@@ -199,6 +205,8 @@ class Session:
                 self._rows[n] = rows
 
     def _rows_for(self, spec: CacheSpec, length: int) -> int:
+        if spec.rows:
+            return spec.rows
         most = spec.window + CHUNK if spec.window else self.context_length
         rows = FIRST_ROWS
         while rows < length:

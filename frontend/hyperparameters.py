@@ -184,6 +184,7 @@ _FUNCTIONS: dict[str, Callable[..., float | int]] = {
     "/": _divide,
     "neg": lambda a: -a,
     "sqrt": math.sqrt,
+    "log": math.log,
     "min": min,
     "max": max,
 }

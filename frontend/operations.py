@@ -73,20 +73,51 @@ OPERATIONS: dict[str, Signature] = {
             doc="rotary position embedding of the first `dims` elements of every head; 0 is no step",
         ),
         Signature(
+            "layer_norm",
+            ("x",),
+            (),
+            ("weight", "bias"),
+            (EPS,),
+            vanishes=True,
+            doc="(x - mean) / sqrt(variance + eps) * weight (+ bias), last axis",
+        ),
+        Signature(
             "attention",
             ("q", "k", "v"),
-            attributes=(Attribute("scale"), Attribute("window", default=0), Attribute("cap", default=0.0)),
-            doc="causal softmax(scale q k^T) v; window 0 sees every earlier position",
+            attributes=(
+                Attribute("scale"),
+                Attribute("window", default=0),
+                Attribute("cap", default=0.0),
+                Attribute("ahead", default=0),
+            ),
+            doc="softmax(scale q k^T) v over the last `window` positions (0: all earlier) and `ahead` later ones",
         ),
+        Signature("part", ("x",), attributes=(Attribute("start"),), shaped=True, doc="elements of a row from `start` on"),
+        Signature("gain", ("x",), (), ("weight",), vanishes=True, doc="x * weight, for a weight of one element or a row"),
+        Signature("add_row", ("x",), (), ("table",), (Attribute("row"),), vanishes=True, doc="x + one row of the table"),
+        Signature("top_k", ("logits",), attributes=(Attribute("k"),), doc="numbers of the k largest, ties to the lower"),
+        Signature(
+            "route",
+            ("logits", "experts"),
+            attributes=(Attribute("normalize", default=1), Attribute("by", default=1.0)),
+            doc="softmax over all logits at the chosen experts, made to sum to 1 unless `normalize` is 0, times `by`",
+        ),
+        Signature("expert_linear", ("x", "experts"), ("weight",), doc="x W^T with the matrix of each chosen expert"),
+        Signature("expert_gain", ("x", "experts"), (), ("weight",), vanishes=True, doc="x times each expert's number"),
+        Signature("mix", ("x", "weights"), doc="sum over the chosen experts of weight times x"),
+        Signature("short_conv", ("x",), ("kernel",), doc="causal depthwise convolution over positions, state carried"),
+        Signature("pool", ("x",), attributes=(Attribute("kind"),), doc="rows to one: 0 none, 1 mean, 2 first, 3 last"),
         Signature("copy", ("x",), doc="x under another name"),
         Signature("add", ("a", "b"), doc="a + b"),
         Signature("mul", ("a", "b"), doc="a * b"),
         Signature("scale", ("x",), attributes=(Attribute("by"),), doc="x * by"),
         Signature("gelu", ("x",), doc="0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
         Signature("silu", ("x",), doc="x * sigmoid(x)"),
+        Signature("relu", ("x",), doc="max(x, 0)"),
+        Signature("tanh", ("x",), doc="tanh(x)"),
         Signature("softcap", ("x",), attributes=(Attribute("cap"),), doc="cap * tanh(x / cap); a cap of 0 is no step"),
     )
 }
 
-FUNCTIONS: dict[str, int] = {"sqrt": 1, "min": 2, "max": 2}
+FUNCTIONS: dict[str, int] = {"sqrt": 1, "log": 1, "min": 2, "max": 2}
 """The functions an expression may call, with the number of their arguments."""

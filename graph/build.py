@@ -58,6 +58,7 @@ _IDENTITY: dict[str, Callable[[Mapping[str, Attribute]], bool]] = {
     "copy": lambda attributes: True,
     "softcap": lambda attributes: attributes["cap"] == 0,
     "rope": lambda attributes: attributes["dims"] == 0,
+    "pool": lambda attributes: attributes["kind"] == 0,
 }
 """Operations that with these attributes do nothing: no operation is made of them."""
 
@@ -116,6 +117,8 @@ class _Builder:
                 message = f"{reference.layer} is {layer!r}, wanted the number of an earlier layer"
                 raise where.error(message, reference.column)
             names = self.layers[layer]
+        if reference.name == "positions" and "positions" not in names:
+            names["positions"] = self._append("positions", (self.tokens,), {}, scope.note, where)
         if reference.name not in names:
             message = f"{reference.name!r} is read before it is set{nearest(reference.name, names)}"
             raise where.error(message, reference.column)

@@ -77,6 +77,100 @@ def _rms_norm(values: _Values, weights: _Weights, attributes: _Attributes) -> Te
     return x
 
 
+def _layer_norm(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    return _rms_norm(values, weights, attributes)
+
+
+def _gain(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, w = _f32(values[0]), weights[0].type
+    _need(w.shape == (1,) or w.shape == x.shape[-len(w.shape) :], f"has shape {list(w.shape)}, wanted [1] or {x}'s end")
+    _need(w.dtype == "f32", f"has type {w.dtype}, wanted f32")
+    return x
+
+
+def _add_row(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, table, row = _f32(values[0]), weights[0].type, attributes["row"]
+    assert isinstance(row, int)
+    _need(len(table.shape) == 2 and table.shape[1] == x.row_size, f"has rows of {table}, wanted {x.row_size}")
+    _need(table.dtype == "f32", f"has type {table.dtype}, wanted f32")
+    _need(0 <= row < int(table.shape[0]), f"has {table.shape[0]} rows, wanted row {row}")
+    return x
+
+
+def _part(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, start, shape = _f32(values[0]), attributes["start"], attributes["shape"]
+    assert isinstance(start, int) and isinstance(shape, tuple)
+    end = start + prod(shape)
+    _need(0 <= start and end <= x.row_size, f"takes elements {start} to {end} of a row that has {x.row_size}")
+    return TensorType("f32", (x.shape[0], *shape))
+
+
+def _top_k(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, k = _f32(values[0]), attributes["k"]
+    assert isinstance(k, int)
+    _need(len(x.shape) == 2, f"takes [T, experts], found {x}")
+    _need(0 < k <= int(x.shape[1]), f"chooses {k} of {x.shape[1]} experts")
+    return TensorType("i32", (x.shape[0], k))
+
+
+def _route(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    logits, experts = _f32(values[0]), _chosen(values[1])
+    _need(logits.shape[0] == experts.shape[0], f"logits are {logits} and experts {experts}")
+    return TensorType("f32", experts.shape)
+
+
+def _chosen(value: Value) -> TensorType:
+    type_ = value.type
+    _need(type_.dtype == "i32" and len(type_.shape) == 2, f"experts are {type_}, wanted i32[T, k]")
+    return type_
+
+
+def _expert_linear(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, experts, w = _f32(values[0]), _chosen(values[1]), weights[0].type
+    _need(len(w.shape) == 3, f"has shape {list(w.shape)}, wanted [experts, rows, columns]")
+    _need(x.shape in ((*experts.shape, w.shape[2]), (experts.shape[0], w.shape[2])), f"x is {x} and W is {w}")
+    return TensorType("f32", (*experts.shape, w.shape[1]))
+
+
+def _expert_gain(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, experts, w = _f32(values[0]), _chosen(values[1]), weights[0].type
+    _need(x.shape[:2] == experts.shape and len(w.shape) == 1 and w.dtype == "f32", f"x is {x} and W is {w}")
+    return x
+
+
+def _mix(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, share = _f32(values[0]), _f32(values[1])
+    _need(len(x.shape) == 3 and x.shape[:2] == share.shape, f"x is {x} and weights are {share}")
+    return TensorType("f32", (x.shape[0], x.shape[2]))
+
+
+def _short_conv(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, kernel = _f32(values[0]), weights[0].type
+    _need(len(x.shape) == 2 and len(kernel.shape) == 2, f"takes [T, width] and [width, taps], found {x} and {kernel}")
+    _need(kernel.shape[0] == x.shape[1] and kernel.dtype == "f32", f"has type {kernel}, wanted f32[{x.shape[1]}, taps]")
+    if len(values) == 2:
+        state = values[1].type
+        wanted = TensorType("f32", (int(kernel.shape[1]) - 1, x.shape[1]))
+        _need(state == wanted, f"the state is {state}, wanted {wanted}")
+    return x
+
+
+def _conv_update(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    state, x = values[0].type, _f32(values[1])
+    _need(state.shape[1:] == x.shape[1:], f"the state is {state} and the rows are {x}")
+    return state
+
+
+def _pool(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, kind = _f32(values[0]), attributes["kind"]
+    _need(kind in (1, 2, 3), f"kind is {kind}, wanted 1 (mean), 2 (first) or 3 (last)")
+    return x.with_shape((1, *x.shape[1:]))
+
+
+def _positions(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    return values[0].type
+
+
 def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x = _f32(values[0])
     _need(len(x.shape) == 3, f"takes [T, heads, head_dim], found {x}")
@@ -128,19 +222,37 @@ OPS: dict[str, Rule] = {
         Rule("linear", (1, 1), (1, 1), ("shape",), _linear),
         Rule("bias", (1, 1), (1, 1), (), _bias),
         Rule("rms_norm", (1, 1), (0, 1), ("eps",), _rms_norm),
+        Rule("layer_norm", (1, 1), (0, 2), ("eps",), _layer_norm),
+        Rule("add_row", (1, 1), (1, 1), ("row",), _add_row),
+        Rule("gain", (1, 1), (1, 1), (), _gain),
+        Rule("part", (1, 1), (0, 0), ("shape", "start"), _part),
+        # tokens [, position]: the position of each row
+        Rule("positions", (1, 2), (0, 0), (), _positions, row_wise=False),
         # x [, position]; row t stands at position + t, or at t
         Rule("rope", (1, 2), (0, 1), ("base", "dims", "magnitude", "scale", "style", "yarn"), _rope, row_wise=False),
         # q, k, v [, position]. Row t of q stands at position + t, or at t. Keys are a ring: after a call that ends
         # before position e, row s of k holds the latest p < e with p = s (mod rows of k); p < 0: it is empty.
-        Rule("attention", (3, 4), (0, 0), ("cap", "scale", "window"), _attention, row_wise=False),
+        Rule("attention", (3, 4), (0, 0), ("ahead", "cap", "scale", "window"), _attention, row_wise=False),
         # cache, rows, position: row t goes to row (position + t) mod S
         Rule("kv_update", (3, 3), (0, 0), (), _kv_update, row_wise=False),
+        # x [, state]: row t sees the taps - 1 rows before it; those before the call are the state's, or zeros
+        Rule("short_conv", (1, 2), (1, 1), (), _short_conv, row_wise=False),
+        # state, x: the last rows of the two together
+        Rule("conv_update", (2, 2), (0, 0), (), _conv_update, row_wise=False),
+        Rule("pool", (1, 1), (0, 0), ("kind",), _pool, row_wise=False),
+        Rule("top_k", (1, 1), (0, 0), ("k",), _top_k),
+        Rule("route", (2, 2), (0, 0), ("by", "normalize"), _route),
+        Rule("expert_linear", (2, 2), (1, 1), (), _expert_linear),
+        Rule("expert_gain", (2, 2), (1, 1), (), _expert_gain),
+        Rule("mix", (2, 2), (0, 0), (), _mix),
         Rule("last_row", (1, 1), (0, 0), (), _last_row, row_wise=False),
         Rule("add", (2, 2), (0, 0), (), _same),
         Rule("mul", (2, 2), (0, 0), (), _same),
         Rule("scale", (1, 1), (0, 0), ("by",), _same),
         Rule("gelu", (1, 1), (0, 0), (), _same),
         Rule("silu", (1, 1), (0, 0), (), _same),
+        Rule("relu", (1, 1), (0, 0), (), _same),
+        Rule("tanh", (1, 1), (0, 0), (), _same),
         Rule("softcap", (1, 1), (0, 0), ("cap",), _same),
     )
 }

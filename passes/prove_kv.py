@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from ..graph.ir import Graph, Op, Value
 
 
+UPDATES = ("kv_update", "conv_update")
+
+
 class KvError(Exception):
     """A cache or an attention is fed by something else than a projection of this graph's tokens."""
 
@@ -23,17 +26,17 @@ class ProveKv:
     def __call__(self, graph: Graph) -> Graph:
         producers = graph.producers()
         caches = graph.caches()
-        updates = {op.operands[0]: op for op in graph.ops if op.name == "kv_update"}
+        updates = {op.operands[0]: op for op in graph.ops if op.name in UPDATES}
         for n, cache in enumerate(caches):
             update = updates.get(cache)
             if update is None:
                 raise KvError(f"@{graph.name}: {cache} is never updated")
             if graph.results[1 + n] != update.result:
                 raise KvError(f"@{graph.name}: result {1 + n} is {graph.results[1 + n]}, wanted the updated {cache}")
-            if sum(op.operands[0] == cache for op in graph.ops if op.name == "kv_update") > 1:
+            if sum(op.operands[0] == cache for op in graph.ops if op.name in UPDATES) > 1:
                 raise KvError(f"@{graph.name}: {cache} is updated twice")
         for op in graph.ops:
-            if op.name == "kv_update":
+            if op.name in UPDATES:
                 _prove_projected(graph, op.values[1], producers)
             elif op.name == "attention":
                 for value in op.values[1:3]:

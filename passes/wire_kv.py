@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ..graph.ir import Graph, Op, Operand, Value, fresh_names
+from ..graph.ir import Graph, Op, Value, fresh_names
 from ..graph.ops import make
 from ..graph.types import TensorType
 
@@ -13,7 +13,8 @@ class WireKv:
 
     Before: `attention(%q, %k, %v)` sees the rows of this call. After: the rows go into ring caches `%k.N` and `%v.N`
     with `kv_update`, and attention reads these. Attentions that read the same pair (layers that share KV) read the
-    same cache: the owner's value in the graph is the owner's cache. `rope` and `attention` take `%position`.
+    same cache: the owner's value in the graph is the owner's cache. `rope` and `attention` take `%position`. A
+    `short_conv` takes the rows before this call from a state `%c.N`, which `conv_update` renews.
 
     The number of rows is the symbol `S` for caches that keep every position, and `S<window>` for those of which an
     attention sees only a window; the program that runs the graph grows the former and may let the latter wrap.
@@ -26,35 +27,60 @@ class WireKv:
     name = "wire-kv"
 
     def __call__(self, graph: Graph) -> Graph:
-        position = Value("position", TensorType("i32", ()))
-        pairs = _pairs(graph)
-        names = fresh_names(graph)
-        caches: list[Value] = []
-        updates: dict[tuple[Value, Value], tuple[Op, Op]] = {}
-        for n, ((k, v), window) in enumerate(pairs.items()):
+        wiring = _Wiring(graph, self.kv_type)
+        ops = [new for op in graph.ops for new in wiring.wire(op)]
+        arguments = (*graph.arguments, wiring.position, *wiring.caches)
+        return Graph(graph.name, arguments, tuple(ops), (*graph.results, *wiring.updated))
+
+
+class _Wiring:
+    """What has been wired so far: caches in the order of the operations that read them, and their new values."""
+
+    def __init__(self, graph: Graph, kv_type: str) -> None:
+        self.position = Value("position", TensorType("i32", ()))
+        self.caches: list[Value] = []
+        self.updated: list[Value] = []
+        self._kv_type = kv_type
+        self._names = fresh_names(graph)
+        self._windows = _pairs(graph)
+        self._rings: dict[tuple[Value, Value], tuple[Value, Value]] = {}
+
+    def wire(self, op: Op) -> list[Op]:
+        """The operations that stand in the place of one."""
+        if op.name in ("rope", "positions"):
+            return [replace(op, operands=(op.operands[0], self.position, *op.operands[1:]))]
+        if op.name == "attention":
+            return self._attention(op)
+        if op.name == "short_conv":
+            return self._short_conv(op)
+        return [op]
+
+    def _attention(self, op: Op) -> list[Op]:
+        q, k, v = op.values
+        updates: list[Op] = []
+        if (k, v) not in self._rings:
+            window = self._windows[(k, v)]
             rows = f"S{window}" if window else "S"
-            both: list[Op] = []
+            n = len(self._rings)
             for letter, value in (("k", k), ("v", v)):
-                cache = Value(f"{letter}.{n}", TensorType(self.kv_type, (rows, *value.type.shape[1:])))
-                caches.append(cache)
-                both.append(make("kv_update", (cache, value, position), next(names)))
-            updates[(k, v)] = (both[0], both[1])
-        ops: list[Op] = []
-        done: set[tuple[Value, Value]] = set()
-        for op in graph.ops:
-            if op.name == "rope":
-                op = replace(op, operands=(op.operands[0], position, *op.operands[1:]))
-            elif op.name == "attention":
-                q, k, v = op.values
-                if (k, v) not in done:
-                    ops += [replace(update, note=op.note) for update in updates[(k, v)]]
-                    done.add((k, v))
-                operands: tuple[Operand, ...] = (q, *(update.result for update in updates[(k, v)]), position)
-                op = replace(op, operands=operands)
-            ops.append(op)
-        results = [update.result for pair in updates.values() for update in pair]
-        arguments = (*graph.arguments, position, *caches)
-        return Graph(graph.name, arguments, tuple(ops), (*graph.results, *results))
+                cache = self._cache(f"{letter}.{n}", TensorType(self._kv_type, (rows, *value.type.shape[1:])))
+                updates.append(make("kv_update", (cache, value, self.position), next(self._names), op.note))
+            self._rings[(k, v)] = (updates[0].result, updates[1].result)
+            self.updated += self._rings[(k, v)]
+        return [*updates, replace(op, operands=(q, *self._rings[(k, v)], self.position))]
+
+    def _short_conv(self, op: Op) -> list[Op]:
+        x, kernel = op.operands
+        width, taps = kernel.type.shape
+        n = sum(c.name.startswith("c.") for c in self.caches)
+        state = self._cache(f"c.{n}", TensorType("f32", (int(taps) - 1, width)))
+        update = make("conv_update", (state, x), next(self._names), op.note)
+        self.updated.append(update.result)
+        return [replace(op, operands=(x, state, kernel)), update]
+
+    def _cache(self, name: str, type_: TensorType) -> Value:
+        self.caches.append(Value(name, type_))
+        return self.caches[-1]
 
 
 def _pairs(graph: Graph) -> dict[tuple[Value, Value], int]:

@@ -3,6 +3,7 @@
 Rows may be symbolic (`T` tokens, `S` rows of a cache). A rule takes the operands as arrays, then the attributes.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,104 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float) -> Array:
     square = jnp.sum(x * x, -1) / x.shape[-1]
     y = x * lax.broadcast_in_dim(lax.rsqrt(square + eps), x.shape, tuple(range(x.ndim - 1)))
     return y if weight is None else y * lax.broadcast_in_dim(weight, x.shape, (x.ndim - 1,))
+
+
+def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float) -> Array:
+    """Over the last axis, with the biased variance."""
+    mean = jnp.sum(x, -1) / x.shape[-1]
+    rows = tuple(range(x.ndim - 1))
+    centred = x - lax.broadcast_in_dim(mean, x.shape, rows)
+    variance = jnp.sum(centred * centred, -1) / x.shape[-1]
+    y = centred * lax.broadcast_in_dim(lax.rsqrt(variance + eps), x.shape, rows)
+    y = y * lax.broadcast_in_dim(weight, x.shape, (x.ndim - 1,))
+    return y if bias is None else y + lax.broadcast_in_dim(bias, x.shape, (x.ndim - 1,))
+
+
+def add_row(x: Array, table: Array, *, row: int) -> Array:
+    """One row of the table added to every row."""
+    return bias(x, lax.index_in_dim(table, row, keepdims=False))
+
+
+def gain(x: Array, weight: Array) -> Array:
+    """Times a number, or times a tensor of the shape of a row's end."""
+    if weight.shape == (1,):
+        return x * lax.broadcast_in_dim(weight.reshape(()), x.shape, ())
+    return x * lax.broadcast_in_dim(weight, x.shape, tuple(range(x.ndim - weight.ndim, x.ndim)))
+
+
+def part(x: Array, *, shape: tuple[int, ...], start: int) -> Array:
+    """Elements of each row from `start` on, in a shape."""
+    rows = x.reshape(x.shape[0], -1)
+    return lax.slice_in_dim(rows, start, start + math.prod(shape), axis=1).reshape(x.shape[0], *shape)
+
+
+def positions(tokens: Array, position: Array | None = None) -> Array:
+    """The position of each token."""
+    found = lax.iota(jnp.int32, tokens.shape[0])
+    return found if position is None else found + position
+
+
+def top_k(logits: Array, *, k: int) -> Array:
+    """Numbers of the k largest, largest first, ties to the lower number."""
+    return lax.top_k(logits, k)[1]
+
+
+def route(logits: Array, experts: Array, *, by: float, normalize: int) -> Array:
+    """The share of each chosen expert; llama-graph.cpp, build_moe_ffn."""
+    shares = jnp.take_along_axis(jax.nn.softmax(logits, -1), experts, -1)
+    if normalize:
+        shares = shares / jnp.maximum(jnp.sum(shares, -1, keepdims=True), 6.103515625e-5)
+    return shares * by
+
+
+def expert_linear(x: Array, experts: Array, weight: Array, *, type_name: str) -> Array:
+    """`x W^T` for each chosen expert's matrix; what the others give is never mixed in, not even times zero."""
+    count, rows = weight.shape[:2]
+    flat = dequantize(weight.reshape(count * rows, -1), type_name)
+    matrices = flat.reshape(count, rows, flat.shape[-1])
+    if x.ndim == 2:
+        every = jnp.einsum("tc,nrc->tnr", x, matrices, precision=HIGHEST)
+        return jnp.take_along_axis(every, experts[:, :, None], 1)
+    every = jnp.einsum("tkc,nrc->tknr", x, matrices, precision=HIGHEST)
+    return jnp.take_along_axis(every, experts[:, :, None, None], 2)[:, :, 0]
+
+
+def expert_gain(x: Array, experts: Array, weight: Array) -> Array:
+    """Times each chosen expert's number."""
+    return x * weight[experts][:, :, None]
+
+
+def mix(x: Array, shares: Array) -> Array:
+    """The sum over the chosen experts, in their order."""
+    total = x[:, 0] * shares[:, :1]
+    for n in range(1, x.shape[1]):
+        total = total + x[:, n] * shares[:, n : n + 1]
+    return total
+
+
+def short_conv(x: Array, state: Array | None = None, kernel: Array | None = None) -> Array:
+    """`y[t, c] = sum_k kernel[c, k] x[t - taps + 1 + k, c]`, rows before the first being the state's, or zeros."""
+    assert kernel is not None
+    taps = kernel.shape[1]
+    before = jnp.zeros((taps - 1, x.shape[1]), x.dtype) if state is None else state
+    rows = lax.concatenate([before, x], 0)
+    total = jnp.zeros_like(x)
+    for k in range(taps):
+        column = lax.broadcast_in_dim(kernel[:, k], x.shape, (1,))
+        total = total + lax.dynamic_slice_in_dim(rows, k, x.shape[0]) * column
+    return total
+
+
+def conv_update(state: Array, x: Array) -> Array:
+    """The last rows of state and x together."""
+    return lax.dynamic_slice_in_dim(lax.concatenate([state, x], 0), x.shape[0], state.shape[0])
+
+
+def pool(x: Array, *, kind: int) -> Array:
+    """Mean of all rows (1), the first (2) or the last (3), as an array of one row."""
+    if kind == 1:
+        return lax.broadcast_in_dim(jnp.sum(x, 0) / x.shape[0], (1, *x.shape[1:]), tuple(range(1, x.ndim)))
+    return last_row(x) if kind == 3 else lax.slice_in_dim(x, 0, 1)
 
 
 def rope(
@@ -82,12 +181,13 @@ def rope(
 
 
 def attention(
-    q: Array, k: Array, v: Array, position: Array | None = None, *, cap: float, scale: float, window: int
+    q: Array, k: Array, v: Array, position: Array | None = None, *, ahead: int, cap: float, scale: float, window: int
 ) -> Array:
-    """Causal attention of `q (T, heads, d)` over a ring of keys `(S, kv_heads, d)`.
+    """Attention of `q (T, heads, d)` over a ring of keys `(S, kv_heads, d)`.
 
     Row s of the ring holds the latest position before `position + T` that equals s modulo S; a negative one means that
-    the row is empty. `window` 0 sees every earlier position, W the last W with the current one.
+    the row is empty. `window` 0 sees every earlier position, W the last W with the current one; `ahead` is how many
+    later ones are seen.
     """
     tokens, heads, dim = q.shape
     rows, kv_heads, _ = k.shape
@@ -95,7 +195,7 @@ def attention(
     queries = start + lax.iota(jnp.int32, tokens)
     last = start + tokens - 1
     keys = last - lax.rem(last - lax.iota(jnp.int32, rows) + rows, jnp.int32(rows))
-    seen = (keys[None] >= 0) & (keys[None] <= queries[:, None])
+    seen = (keys[None] >= 0) & (keys[None] - queries[:, None] <= ahead)
     if window:
         seen = seen & (keys[None] > queries[:, None] - window)
     q = q.reshape(tokens, kv_heads, heads // kv_heads, dim)
@@ -131,14 +231,29 @@ RULES: dict[str, Callable[..., Any]] = {
     "linear": linear,
     "bias": bias,
     "rms_norm": rms_norm,
+    "layer_norm": layer_norm,
+    "add_row": add_row,
+    "gain": gain,
+    "part": part,
+    "positions": positions,
     "rope": rope,
     "attention": attention,
     "kv_update": kv_update,
+    "short_conv": short_conv,
+    "conv_update": conv_update,
+    "pool": pool,
+    "top_k": top_k,
+    "route": route,
+    "expert_linear": expert_linear,
+    "expert_gain": expert_gain,
+    "mix": mix,
     "last_row": last_row,
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
     "scale": lambda x, *, by: x * by,
     "gelu": gelu,
     "silu": lambda x: x * jax.nn.sigmoid(x),
+    "relu": lambda x: lax.max(x, jnp.zeros_like(x)),
+    "tanh": jnp.tanh,
     "softcap": lambda x, *, cap: cap * jnp.tanh(x / cap),
 }

@@ -11,11 +11,16 @@ from jax import Array, export
 
 from ...frontend.ggml_types import by_name
 from ...graph.ir import Attribute, Graph, Op, Value, Weight
+from ...graph.ops import OPS
 from ...graph.types import TensorType
 from .ops import RULES
 
-COMPOSITES = ("embed", "linear", "rms_norm", "rope", "attention", "kv_update")
+COMPOSITES = ("embed", "linear", "expert_linear", "rms_norm", "rope", "attention", "kv_update")
 """Operations that become composites: a backend may put its own kernel in their place."""
+
+
+TYPED = ("embed", "linear", "expert_linear")
+"""Operations whose rule is told the GGML type of the weight, since it comes as bytes."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def _call(
 ) -> Array:
     """One operation; the composites as named inner functions, one for each set of attributes."""
     keywords = dict(op.attributes)
-    if op.name in ("embed", "linear"):
+    if op.name in TYPED:
         keywords["type_name"] = op.weights[0].type.dtype
     # which optional operands are there: rope(x, factors) is not rope(x, position)
     kinds = tuple("weight" if isinstance(o, Weight) else "value" for o in op.operands)
@@ -96,7 +101,7 @@ def _bind(op: Op, keywords: Mapping[str, Attribute], *operands: Array) -> Array:
     parameters = [n for n, p in inspect.signature(rule).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     values = [a for a, o in zip(operands, op.operands, strict=True) if isinstance(o, Value)]
     weights = [a for a, o in zip(operands, op.operands, strict=True) if isinstance(o, Weight)]
-    if op.name == "rope":  # the only rule whose optional value stands before its optional weight
-        values += [None] * (2 - len(values))  # type: ignore[list-item]
+    # an optional value that is absent stands before the weights
+    values += [None] * (OPS[op.name].values[1] - len(values))  # type: ignore[list-item]
     named = dict(zip(parameters, [*values, *weights], strict=False))
     return rule(**named, **keywords)

@@ -72,8 +72,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Angles:
-    """Turns per position, float32 (half,), and the tables (2, tokens, half) of the cosines and sines of a call, times
-    the magnitude."""
+    """Turns per position, float32 (half,), and the tables (2, tokens, half) of a call's cosines and sines, times the
+    magnitude.
+    """
 
     turns: np.ndarray
     magnitude: float
@@ -86,7 +87,7 @@ class Angles:
         np.cos(angles, out=cos)
         np.sin(angles, out=sin)
         if self.magnitude != 1:
-            self.tables *= np.float32(self.magnitude)
+            np.multiply(self.tables, np.float32(self.magnitude), out=self.tables)
 
 
 @dataclass

@@ -114,8 +114,9 @@ def test_every_operation_means_what_it_means_on_xla(style: str, dims: int) -> No
     k = chain.add("linear", x, chain.weight(2 * 48, 37), shape=(2, 48))
     v = chain.add("linear", x, chain.weight(2 * 40, 37), shape=(2, 40))
     q = chain.add("rms_norm", q, chain.weight(48), eps=1e-5)
-    q = chain.add("rope", q, base=1e4, dims=dims, scale=0.5, style=style)
-    k = chain.add("rope", k, chain.weight(dims // 2), base=1e4, dims=dims, scale=1.0, style=style)
+    turn = {"base": 1e4, "dims": dims, "style": style}
+    q = chain.add("rope", q, **turn, scale=0.5, magnitude=1.0, yarn=0)
+    k = chain.add("rope", k, chain.weight(dims // 2), **turn, scale=0.25, magnitude=1.5, yarn=64)
     a = chain.add("attention", q, k, v, cap=5.0, scale=0.02, window=3)
     x = chain.add("rms_norm", chain.add("linear", a, chain.weight(37, 160), shape=(37,)), eps=1e-5)
     chain.add("softcap", x, cap=0.7)
