@@ -9,12 +9,15 @@ import pytest
 from ggufc.backends.native.emit import F32, vec
 from ggufc.backends.native.kernel import Buffer, Kernel, Scalar
 from ggufc.backends.native.kernels import math
-from ggufc.backends.native.kernels.attention import attention_many, attention_one
+from ggufc.backends.native.kernels.attention import attention_many, attention_one, shared_heads
 from ggufc.backends.native.kernels.kv_update import kv_update
 from ggufc.backends.native.launch import launch
+from ggufc.backends.native.objects import object_code
 from ggufc.backends.native.target import PRESETS, Target, host_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .test_objects import symbols
 
 HOST = host_target()
 TARGETS = [
@@ -143,7 +146,7 @@ def check(case: Case, target: Target) -> None:
 
 
 @each_target
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(case=cases())
 def test_attention_of_any_shape(target: Target, case: Case) -> None:
     check(case, target)
@@ -164,9 +167,23 @@ def test_attention_of_known_shapes(target: Target, case: Case) -> None:
     check(case, target)
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "wanted"), [(4, 1, 2), (32, 8, 4), (14, 2, 7), (64, 4, 8), (40, 8, 5), (8, 8, 1), (1, 1, 1)]
+)
+def test_heads_of_a_kv_head_share_a_work_group_but_leave_two(heads: int, kv_heads: int, wanted: int) -> None:
+    assert shared_heads(heads, kv_heads) == wanted
+
+
 @each_target
 def test_scores_beyond_the_range_of_exp(target: Target) -> None:
     check(Case(6, 60, 66, scale=300.0), target)
+
+
+@pytest.mark.parametrize("target", PRESETS.values(), ids=PRESETS)
+@each_dtype
+def test_objects_need_no_library(target: Target, dtype: str) -> None:
+    for kernel in (attention_one(dtype, 64, 24, 4), attention_many(dtype, 24, 64), kv_update(dtype)):
+        assert symbols(object_code(kernel, target)) == ({kernel.name}, set())
 
 
 @each_target
