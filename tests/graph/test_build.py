@@ -1,0 +1,170 @@
+"""Lowering a definition over a model: the graph it gives, and what a model that doesn't fit is told."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ggufc.frontend.archdef import parse
+from ggufc.frontend.errors import InputError, UnsupportedError
+from ggufc.frontend.ggml_types import by_name
+from ggufc.frontend.gguf import TensorInfo
+from ggufc.frontend.hyperparameters import evaluate
+from ggufc.graph.build import build
+from ggufc.graph.ir import Graph
+from ggufc.graph.text import print_graph
+
+TOY = """\
+arch toy
+kind decoder
+parameters
+  layers n
+  width  embedding_length = 32
+  cap    capping          = 0
+layers
+  local  first 1   : factor = 2
+  global otherwise : factor = 4
+prologue
+  x = embed tokens, token_embd.weight
+block
+  x = rms_norm x, blk.{i}.norm.weight?, eps = 1e-6
+  h = linear x, blk.{i}.proj.weight, blk.{i}.proj.bias?, [width]
+  h = scale h, factor
+  x = add x, h
+epilogue
+  x = linear x, output.weight | token_embd.weight
+  x = softcap x, cap
+ignore
+  blk.{i}.unused.weight
+"""
+SHAPES = {"token_embd.weight": (9, 32), "blk.0.proj.weight": (32, 32), "blk.1.proj.weight": (32, 32)}
+
+
+def built(
+    shapes: Mapping[str, tuple[int, ...]] = SHAPES,
+    *,
+    types: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    text: str = TOY,
+) -> Graph:
+    """The graph of a definition over a model with these tensors."""
+    definition = parse(text, "toy.archdef")
+    hyperparameters = evaluate(definition, {"toy.n": 2} | dict(metadata or {}), lambda name: name in shapes, "toy.gguf")
+    named = {name: by_name((types or {}).get(name, "f32")) for name in shapes}
+    tensors = {name: TensorInfo(name, named[name], shape, 0, 0) for name, shape in shapes.items()}
+    return build(definition, hyperparameters, tensors, "toy.gguf")
+
+
+def test_every_layer_has_every_step_with_the_values_of_its_kind() -> None:
+    assert (
+        print_graph(built())
+        == """\
+graph @forward(%tokens: i32[T]) {
+  %0: f32[T, 32] = embed(%tokens, @token_embd.weight: f32[9, 32])  # prologue
+  %1: f32[T, 32] = linear(%0, @blk.0.proj.weight: f32[32, 32]) {shape = [32]}  # layer 0, local
+  %2: f32[T, 32] = scale(%1) {by = 2.0}  # layer 0, local
+  %3: f32[T, 32] = add(%0, %2)  # layer 0, local
+  %4: f32[T, 32] = linear(%3, @blk.1.proj.weight: f32[32, 32]) {shape = [32]}  # layer 1, global
+  %5: f32[T, 32] = scale(%4) {by = 4.0}  # layer 1, global
+  %6: f32[T, 32] = add(%3, %5)  # layer 1, global
+  %7: f32[T, 9] = linear(%6, @output.weight or @token_embd.weight: f32[9, 32]) {shape = [9]}  # epilogue
+  return %7
+}
+"""
+    )
+
+
+def test_optional_tensors_are_read_where_they_are() -> None:
+    """Layer 1 has a norm and a bias; in layer 0 the norm vanishes and the product stays without bias."""
+    graph = built(SHAPES | {"blk.1.norm.weight": (32,), "blk.1.proj.bias": (32,)})
+    assert [op.name for op in graph.ops if op.note.startswith("layer 0")] == ["linear", "scale", "add"]
+    assert [op.name for op in graph.ops if op.note.startswith("layer 1")] == [
+        "rms_norm",
+        "linear",
+        "bias",
+        "scale",
+        "add",
+    ]
+
+
+def test_a_head_of_its_own_goes_before_the_tied_one() -> None:
+    head = built(SHAPES | {"output.weight": (7, 32)}).ops[-1].weights[0]
+    assert (head.name, head.tied_to, head.type.shape) == ("output.weight", None, (7, 32))
+
+
+def test_a_cap_in_the_file_makes_a_step() -> None:
+    assert built(metadata={"toy.capping": 30}).ops[-1].attributes == (("cap", 30.0),)
+
+
+def test_ignored_tensors_may_stay_unread() -> None:
+    assert built(SHAPES | {"blk.1.unused.weight": (3,)}) == built()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"blk.1.proj.weight": (48, 32)},
+            "toy.archdef:14:1: linear: tensor 'blk.1.proj.weight' has shape [48, 32], wanted [32, 32]",
+        ),
+        (
+            {"blk.0.norm.weight": (31,)},
+            "toy.archdef:13:1: rms_norm: tensor 'blk.0.norm.weight' has shape [31], wanted [32]",
+        ),
+        (
+            {"blk.0.proj.bias": (32, 1)},
+            "toy.archdef:14:1: bias: tensor 'blk.0.proj.bias' has shape [32, 1], wanted [32]",
+        ),
+        ({"token_embd.weight": (9,)}, "toy.archdef:11:1: embed: tensor 'token_embd.weight' "),
+        ({"blk.2.proj.weight": (32, 32)}, "toy.gguf: tensor 'blk.2.proj.weight' is in the file, but toy.archdef never"),
+        (
+            {"a.b": (1,), "c.d": (1,)},
+            "toy.gguf: tensor 'a.b' and 1 more is in the file, but toy.archdef never",
+        ),
+        ({"blk.2.unused.weight": (3,)}, "toy.gguf: tensor 'blk.2.unused.weight' is in the file, but toy.archdef never"),
+    ],
+)
+def test_tensors_that_do_not_fit(changed: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        built(SHAPES | changed)
+    assert str(error.value).startswith(message)
+
+
+def test_a_missing_tensor_is_told_with_the_nearest_name() -> None:
+    shapes = {name.replace("1.proj", "1.porj"): shape for name, shape in SHAPES.items()}
+    with pytest.raises(InputError) as error:
+        built(shapes)
+    missing = "toy.archdef:14:17: the model has no tensor 'blk.1.proj.weight' (did you mean 'blk.1.porj.weight'?)"
+    assert str(error.value) == f"{missing} (model toy.gguf)"
+
+
+def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:
+    with pytest.raises(UnsupportedError, match=r"^toy.gguf: tensor 'blk.0.proj.weight' has type tq1_0, which this"):
+        built(types={"blk.0.proj.weight": "tq1_0"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("x = add x, h", "x = add x, hh", "toy.archdef:16:14: 'hh' is read before it is set (did you mean 'h'?)"),
+        ("[width]", "[width / 5]", "toy.archdef:14:1: a dimension of the shape is 6.4, wanted a whole number above 0"),
+        ("[width]", "[width - 32]", "toy.archdef:14:1: a dimension of the shape is 0, wanted a whole number above 0"),
+        ("[width]", "[2, widht]", "toy.archdef:14:62: no value 'widht' (did you mean 'width'?)"),
+        (
+            "[width]",
+            "[4, width]",
+            "toy.archdef:14:1: linear: tensor 'blk.0.proj.weight' has shape [32, 32], wanted",
+        ),
+        ("factor = 2", 'factor = "two"', "toy.archdef:15:1: "),
+        (
+            "embed tokens, token_embd",
+            "embed tokens, blk.{i}.embd",
+            "toy.archdef:11:21: tensor 'blk.{i}.embd.weight'",
+        ),
+        ("embed tokens", "embed x", "toy.archdef:11:13: 'x' is read before it is set"),
+    ],
+)
+def test_steps_that_mean_nothing(old: str, new: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        built(text=TOY.replace(old, new))
+    assert str(error.value).startswith(message)
+    assert str(error.value).endswith("(model toy.gguf)")
