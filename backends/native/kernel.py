@@ -2,7 +2,8 @@
 
 The C function of every kernel, in both homes, returns nothing and takes, in this order:
 for each buffer its pointer and an i64 offset in elements of its type, then the scalars, then one i64 work-group id per
-grid axis. It is thread safe, has no global state and calls no library. Buffers need no more than byte alignment.
+grid axis. It is thread safe, has no global state and calls no library. Buffers of bytes need no alignment,
+others four bytes.
 """
 
 from __future__ import annotations
