@@ -1,6 +1,6 @@
 """What a session needs of an executor, and the layout of the caches that both agree on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,10 +34,10 @@ class CacheSpec:
         return rows * int(np.prod(self.row)) * DTYPES[self.dtype].itemsize
 
 
-def cache_specs(graph: Graph) -> tuple[CacheSpec, ...]:
-    """The caches of a graph with wired KV, from its arguments: rows `S` are all positions, `S512` a window of 512."""
+def cache_specs(entries: Mapping[str, Graph]) -> tuple[CacheSpec, ...]:
+    """The caches of a model's `prefill`, from its arguments: rows `S` are all positions, `S512` a window of 512."""
     found = []
-    for cache in graph.caches():
+    for cache in entries["prefill"].caches() if "prefill" in entries else ():
         rows, *row = cache.type.shape
         shape = tuple(int(d) for d in row)
         if isinstance(rows, int):
@@ -76,6 +76,10 @@ class Executor(Protocol):
             rows: how many rows of each cache the call may see and write.
 
         Returns:
-            float32 (vocabulary,), the logits of the last token, valid until the next call.
+            float32 (vocabulary,), the logits of the last token.
         """
+        ...
+
+    def encode(self, tokens: np.ndarray) -> np.ndarray:
+        """Calls the entry point `encode`: int32 ids to float32 (rows, dim), one row where the model pools."""
         ...

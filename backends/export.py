@@ -85,10 +85,13 @@ def export(
 
 
 def entry_graphs(model: Model, kv: str) -> dict[str, Graph]:
-    """The entry points of a decoder by name."""
-    if model.definition.kind != "decoder":
-        raise UnsupportedError(f"{model.file.path}: {model.definition.name} is an encoder, which this build can't run")
-    return {"prefill": pipeline.prefill(model.graph, kv), "decode": pipeline.decode(model.graph, kv)}
+    """The entry points by name: `prefill` and `decode` of a decoder, `encode` of what gives an embedding."""
+    entries: dict[str, Graph] = {}
+    if model.definition.kind == "decoder":
+        entries = {"prefill": pipeline.prefill(model.graph, kv), "decode": pipeline.decode(model.graph, kv)}
+    if model.embedding:
+        entries["encode"] = pipeline.encode(model.embedding)
+    return entries
 
 
 def places(model: Model) -> "dict[str, Place]":
@@ -137,7 +140,7 @@ def _manifest(
         "kv": kv,
         "caches": [
             {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window, "rows": c.rows}
-            for c in cache_specs(entries["prefill"])
+            for c in cache_specs(entries)
         ],
         "entries": {name: _entry(graph) for name, graph in entries.items()},
         "tokenizer": tokenizer,
@@ -155,7 +158,7 @@ def _manifest(
 
 def _entry(graph: Graph) -> dict[str, Any]:
     """Names and types of an entry point's arguments and results, in order; symbols are dynamic sizes."""
-    names = ["logits", *(c.name for c in graph.caches())]
+    names = ["embedding" if graph.name == "encode" else "logits", *(c.name for c in graph.caches())]
     return {
         "arguments": [{"name": a.name, "type": a.type.dtype, "shape": list(a.type.shape)} for a in graph.arguments],
         "results": [

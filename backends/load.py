@@ -8,7 +8,7 @@ from pathlib import Path
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, is_bundle, read_bundle
-from .session import Session
+from .session import Facts, Session
 
 BACKENDS = ("iree", "native", "xla")
 
@@ -101,9 +101,12 @@ def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
 
     manifest = bundle.manifest
     target = next(iter(manifest["targets"].values()))
-    executor = IreeExecutor(bundle.file(target["file"]), weights, bundle.parameters, bundle.caches, threads)
+    executor = IreeExecutor(bundle.file(target["file"]), weights, bundle.parameters, bundle.caches, tuple(manifest["entries"]), threads)
     tokenizer = partial(_bundled_tokenizer, bundle)
-    return Session(executor, manifest["context_length"], manifest["vocabulary"], tokenizer)
+    entries = manifest["entries"]
+    pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
+    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled)
+    return Session(executor, facts, tokenizer)
 
 
 def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
@@ -134,6 +137,8 @@ def _on_source(
         from .jax.module import portable_module
 
         text = bundle.file(MODULE).read_text("utf-8") if bundle else portable_module(graphs.values())
-        executor = XlaExecutor(text, graphs["prefill"], model.file.tensor_bytes)
+        executor = XlaExecutor(text, graphs, model.file.tensor_bytes)
     tokenizer = partial(Tokenizer.from_metadata, model.file.metadata)
-    return Session(executor, model.context_length, model.vocabulary, tokenizer)
+    pooled = "encode" in graphs and graphs["encode"].results[0].type.shape[0] == 1
+    facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled)
+    return Session(executor, facts, tokenizer)

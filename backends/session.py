@@ -1,11 +1,12 @@
 """A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .executor import CacheSpec, Executor
 from .sampling import sample
@@ -14,6 +15,23 @@ CHUNK = 512
 """Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
 FIRST_ROWS = 256
 """Rows of a cache at first; it doubles when it is full."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a session must know of its model.
+
+    Attributes:
+        context_length: most positions.
+        vocabulary: number of token ids.
+        entries: names of the entry points.
+        pooled: whether an embedding is one row for all tokens.
+    """
+
+    context_length: int
+    vocabulary: int
+    entries: frozenset[str]
+    pooled: bool
 
 
 class Session:
@@ -28,13 +46,13 @@ class Session:
     def __init__(
         self,
         executor: Executor,
-        context_length: int,
-        vocabulary: int,
+        facts: Facts,
         tokenizer: Callable[[], Tokenizer],
     ) -> None:
         self.executor = executor
-        self.context_length = context_length
-        self.vocabulary = vocabulary
+        self.facts = facts
+        self.context_length = facts.context_length
+        self.vocabulary = facts.vocabulary
         self._make_tokenizer = tokenizer
         self.tokens: list[int] = []
         self._reset_caches()
@@ -65,7 +83,8 @@ class Session:
         Raises:
             InputError: no ids, an id outside the vocabulary, or more than the context holds; nothing was fed then.
         """
-        self._check(ids)
+        self._need("prefill")
+        self._check_ids(ids, self.position)
         logits = np.empty(0, np.float32)
         for start in range(0, len(ids), CHUNK):
             logits = self._feed("prefill", ids[start : start + CHUNK])
@@ -73,7 +92,8 @@ class Session:
 
     def decode(self, token: int) -> np.ndarray:
         """Feeds one token, through kernels made for one; otherwise as `prefill`."""
-        self._check([token])
+        self._need("decode")
+        self._check_ids([token], self.position)
         return self._feed("decode", [token])
 
     def reset(self) -> None:
@@ -99,6 +119,24 @@ class Session:
         self.reset()
         if kept:
             self.prefill(kept)
+
+    def embed(self, ids: Sequence[int]) -> np.ndarray:
+        """The embedding of a text, which leaves the session's position as it is.
+
+        Args:
+            ids: the token ids, special ones included.
+
+        Returns:
+            float32 (dim,) where the model pools, else (tokens, dim); not normalised.
+
+        Raises:
+            InputError: as `prefill`, for a session at its start.
+            UnsupportedError: the model gives no embeddings.
+        """
+        self._need("encode")
+        self._check_ids(ids, 0)
+        rows = self.executor.encode(np.asarray(ids, np.int32))
+        return rows[0] if self.facts.pooled else rows
 
     def generate(
         self, prompt: str | Sequence[int], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
@@ -174,16 +212,19 @@ class Session:
         self._buffers: list[object] = [None] * len(self._rows)
         self._highest = 0  # end of what the rings hold, which a rewind doesn't lower
 
-    def _check(self, ids: Sequence[int]) -> None:
+    def _need(self, entry: str) -> None:
+        if entry not in self.facts.entries:
+            what = "embeddings" if entry == "encode" else "logits"
+            raise UnsupportedError(f"the model gives no {what}: it has {', '.join(sorted(self.facts.entries))} alone")
+
+    def _check_ids(self, ids: Sequence[int], position: int) -> None:
         if not len(ids):
             raise InputError("no tokens: a prompt needs one at least")
         for token in ids:
             if not 0 <= token < self.vocabulary:
                 raise InputError(f"token id {token} is outside the vocabulary, 0 to {self.vocabulary - 1}")
-        if self.position + len(ids) > self.context_length:
-            raise InputError(
-                f"{len(ids)} tokens at position {self.position} exceed the context of {self.context_length}"
-            )
+        if position + len(ids) > self.context_length:
+            raise InputError(f"{len(ids)} tokens at position {position} exceed the context of {self.context_length}")
 
     def _feed(self, entry: str, ids: Sequence[int]) -> np.ndarray:
         self._reserve(self.position + len(ids))

@@ -135,6 +135,7 @@ class ArchDef:
     prologue: tuple[Step, ...]
     blocks: tuple[Block, ...]
     epilogue: tuple[Step, ...]
+    embedding: tuple[Step, ...]  # in the epilogue's place where an embedding is wanted; none: the model gives none
     ignore: tuple[TensorRef, ...]
     sha256: str
     source: str
@@ -152,6 +153,7 @@ SELECTORS: dict[str, Literal["number", "tensor"]] = {
     "where": "number",  # the (per-layer) value is not zero
     "without": "number",  # the (per-layer) value is zero
     "pattern": "number",  # an array of flags as it is; a period N means every layer but the last of each N
+    "pattern_first": "number",  # the same, the period's full layer being its first
     "with": "tensor",  # the layer has this tensor
 }
 """Selectors over layers and what each takes. A line may join several by `and`."""
@@ -487,7 +489,7 @@ def read(path: Path) -> ArchDef:
 class _Parser:
     """Takes a definition apart into sections and keeps what each line gave."""
 
-    ONCE = ("parameters", "prologue", "epilogue", "ignore")
+    ONCE = ("parameters", "prologue", "epilogue", "embedding", "ignore")
     SECTIONS = (*ONCE, "layers", "block")
 
     def __init__(self, text: str, source: str) -> None:
@@ -496,7 +498,7 @@ class _Parser:
         self.kind: Literal["decoder", "encoder"] | None = None
         self.parameters: list[Parameter] = []
         self.layer_kinds: list[list[LayerKind]] = []
-        self.steps: dict[str, list[Step]] = {"prologue": [], "epilogue": []}
+        self.steps: dict[str, list[Step]] = {"prologue": [], "epilogue": [], "embedding": []}
         self.blocks: list[tuple[tuple[str, ...], list[Step]]] = []
         self.ignore: list[TensorRef] = []
         self.section: str | None = None
@@ -637,6 +639,7 @@ class _Parser:
             tuple(self.steps["prologue"]),
             tuple(Block(kinds, tuple(steps)) for kinds, steps in self.blocks),
             tuple(self.steps["epilogue"]),
+            tuple(self.steps["embedding"]),
             tuple(self.ignore),
             hashlib.sha256(self.text.encode()).hexdigest(),
             self.source,

@@ -29,10 +29,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """`values` by parameter name; `layers` in order."""
+    """`values` by parameter name; `layers` in order; `blocks` those of the file, which may be more than are run."""
 
     values: Mapping[str, Value]
     layers: tuple[Layer, ...]
+    blocks: int
 
 
 def evaluate(
@@ -59,13 +60,15 @@ def evaluate(
             _check_layers(values["layers"], where)
     count = values["layers"]
     assert isinstance(count, int)
+    blocks = metadata.get(f"{definition.name}.block_count", count)
+    blocks = blocks if isinstance(blocks, int) else count
     for parameter in definition.parameters:
         value = values[parameter.name]
-        if isinstance(value, tuple) and len(value) != count:
+        if isinstance(value, tuple) and len(value) != blocks:
             key = _full_key(parameter.key or "", definition.name)
-            raise at.line(parameter.line).error(f"key {key!r} has {len(value)} values, wanted one per layer, {count}")
+            raise at.line(parameter.line).error(f"key {key!r} has {len(value)} values, wanted one per block, {blocks}")
     layers = tuple(_layer(i, count, definition, values, has_tensor, at) for i in range(count))
-    return Hyperparameters(values, layers)
+    return Hyperparameters(values, layers, blocks)
 
 
 def evaluate_expression(expression: Expression, values: Mapping[str, Scalar], where: "Line") -> Scalar:
@@ -185,6 +188,7 @@ _FUNCTIONS: dict[str, Callable[..., float | int]] = {
     "neg": lambda a: -a,
     "sqrt": math.sqrt,
     "log": math.log,
+    "floor": math.floor,
     "min": min,
     "max": max,
 }
@@ -247,6 +251,7 @@ _SELECT: dict[str, Callable[[int, int, float, bool], bool]] = {
     "without": lambda i, count, n, per_layer: n == 0,
     # llama.cpp's set_swa_pattern (src/llama-hparams.cpp); an array of flags is taken as it is
     "pattern": lambda i, count, n, per_layer: n != 0 if per_layer else n == 0 or i % n < n - 1,
+    "pattern_first": lambda i, count, n, per_layer: n != 0 if per_layer else n == 0 or i % n != 0,
 }
 
 

@@ -93,6 +93,7 @@ OPERATIONS: dict[str, Signature] = {
             doc="softmax(scale q k^T) v over the last `window` positions (0: all earlier) and `ahead` later ones",
         ),
         Signature("part", ("x",), attributes=(Attribute("start"),), shaped=True, doc="elements of a row from `start` on"),
+        Signature("half", ("x",), attributes=(Attribute("number"),), doc="half 0 or 1 of the last axis"),
         Signature("gain", ("x",), (), ("weight",), vanishes=True, doc="x * weight, for a weight of one element or a row"),
         Signature("add_row", ("x",), (), ("table",), (Attribute("row"),), vanishes=True, doc="x + one row of the table"),
         Signature("top_k", ("logits",), attributes=(Attribute("k"),), doc="numbers of the k largest, ties to the lower"),
@@ -119,5 +120,5 @@ OPERATIONS: dict[str, Signature] = {
     )
 }
 
-FUNCTIONS: dict[str, int] = {"sqrt": 1, "log": 1, "min": 2, "max": 2}
+FUNCTIONS: dict[str, int] = {"sqrt": 1, "log": 1, "floor": 1, "min": 2, "max": 2}
 """The functions an expression may call, with the number of their arguments."""

@@ -14,14 +14,21 @@ from .types import TensorType
 from .verify import verify
 
 
-def build(definition: ArchDef, hyperparameters: Hyperparameters, tensors: Mapping[str, TensorInfo], path: str) -> Graph:
-    """The graph `@forward(%tokens: i32[T]) -> f32[T, vocabulary]`.
+def build(
+    definition: ArchDef,
+    hyperparameters: Hyperparameters,
+    tensors: Mapping[str, TensorInfo],
+    path: str,
+    embedding: bool = False,
+) -> Graph:
+    """The graph `@forward(%tokens: i32[T]) -> f32[T, vocabulary]`, or of what else the definition ends with.
 
     Args:
         definition: the architecture.
         hyperparameters: its parameters for this model.
         tensors: the model's tensors by name.
         path: the model's file, for errors.
+        embedding: end with the definition's section `embedding` instead of its epilogue.
 
     Raises:
         InputError: a step reads a name before it is set, a tensor is missing or has another shape than the step wants,
@@ -38,9 +45,11 @@ def build(definition: ArchDef, hyperparameters: Hyperparameters, tensors: Mappin
         builder.layers.append(builder.names)
         # a block's own names end with it; those of the prologue go on with their newest values
         builder.names = {name: builder.names[name] for name in carried}
-    builder.steps(definition.epilogue, _Scope("epilogue", scalars))
-    builder.check_untouched(len(hyperparameters.layers))
-    result = builder.names[definition.epilogue[-1].result]
+    end = definition.embedding if embedding else definition.epilogue
+    builder.steps(end, _Scope("embedding" if embedding else "epilogue", scalars))
+    if not embedding:
+        builder.check_untouched(len(hyperparameters.layers), hyperparameters.blocks)
+    result = builder.names[end[-1].result]
     return verify(Graph("forward", (builder.tokens,), tuple(builder.ops), (result,)))
 
 
@@ -71,6 +80,7 @@ class _Builder:
     ops: list[Op] = field(default_factory=list)
     names: dict[str, Value] = field(default_factory=dict)
     layers: list[dict[str, Value]] = field(default_factory=list)  # the names of each finished layer
+    vanished: set[str] = field(default_factory=set)  # names whose steps all wanted a tensor that is absent
     touched: set[str] = field(default_factory=set)
     tokens: Value = field(default_factory=lambda: Value("tokens", TensorType("i32", ("T",))))
 
@@ -83,8 +93,10 @@ class _Builder:
             self._step(step, scope, Line(self.definition.source, step.line, self.path))
 
     def _step(self, step: Step, scope: _Scope, where: Line) -> None:
-        weights = self._weights(step, scope, where)
+        lost = any(r.layer is None and r.name in self.vanished and r.name not in self.names for r in step.values)
+        weights = None if lost else self._weights(step, scope, where)
         if weights is None:
+            self.vanished.add(step.result)
             return
         operands = [self._value(reference, scope, where) for reference in step.values]
         attributes = self._attributes(step, operands, weights, scope, where)
@@ -197,12 +209,15 @@ class _Builder:
     def _scalar(self, expression: Expression, scope: _Scope, where: Line) -> Scalar:
         return evaluate_expression(expression, scope.values, where)
 
-    def check_untouched(self, layers: int) -> None:
-        """A tensor that no step reads would be left out of the result in silence, so it is refused."""
+    def check_untouched(self, layers: int, blocks: int) -> None:
+        """A tensor that no step reads would be left out of the result in silence, so it is refused; those of blocks
+        that the definition doesn't run are not."""
+        skipped = tuple(f"blk.{i}." for i in range(layers, blocks))
         ignorable = {
             name.replace("{i}", str(i)) for ref in self.definition.ignore for name in ref.names for i in range(layers)
         }
-        rest = [name for name in self.tensors if name not in self.touched and name not in ignorable]
+        read = self.touched | ignorable
+        rest = [name for name in self.tensors if name not in read and not name.startswith(skipped)]
         if rest:
             more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
             raise InputError(

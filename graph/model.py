@@ -22,14 +22,14 @@ class Model:
     definition: ArchDef
     hyperparameters: Hyperparameters
     graph: Graph
+    embedding: Graph | None
+    """The run that ends in an embedding, of encoders and of decoders whose file says how to pool."""
     context_length: int
 
     @property
     def vocabulary(self) -> int:
-        """Number of logits."""
-        size = self.graph.results[0].type.shape[-1]
-        assert isinstance(size, int)
-        return size
+        """Number of token ids: the rows of the table that is read first."""
+        return next(int(op.weights[0].type.shape[0]) for op in self.graph.ops if op.name == "embed")
 
     @property
     def name(self) -> str:
@@ -52,10 +52,14 @@ def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
         raise InputError(f"{path}: one part of a split model; ggufc reads models of one file")
     hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
     graph = build(definition, hyperparameters, file.tensors, str(path))
+    pooled = definition.embedding and file.metadata.get(f"{architecture}.pooling_type", 0)
+    embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True) if pooled else None
     context = file.metadata_value(f"{architecture}.context_length", int)
     if not 0 < context < 2**31:
         raise InputError(f"{path}: key {quoted(f'{architecture}.context_length')} is {context}, wanted above 0")
-    return Model(file, definition, hyperparameters, graph, context)
+    return Model(
+        file, definition, hyperparameters, graph, graph if definition.kind == "encoder" else embedding, context
+    )
 
 
 def _is_split(metadata: Any) -> bool:

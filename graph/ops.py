@@ -105,6 +105,13 @@ def _part(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
     return TensorType("f32", (x.shape[0], *shape))
 
 
+def _half(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x, size = _f32(values[0]), int(values[0].type.shape[-1])
+    _need(size % 2 == 0, f"takes an even last axis, found {x}")
+    _need(attributes["number"] in (0, 1), f"number is {attributes['number']}, wanted 0 or 1")
+    return x.with_shape((*x.shape[:-1], size // 2))
+
+
 def _top_k(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, k = _f32(values[0]), attributes["k"]
     assert isinstance(k, int)
@@ -225,6 +232,7 @@ OPS: dict[str, Rule] = {
         Rule("layer_norm", (1, 1), (0, 2), ("eps",), _layer_norm),
         Rule("add_row", (1, 1), (1, 1), ("row",), _add_row),
         Rule("gain", (1, 1), (1, 1), (), _gain),
+        Rule("half", (1, 1), (0, 0), ("number",), _half),
         Rule("part", (1, 1), (0, 0), ("shape", "start"), _part),
         # tokens [, position]: the position of each row
         Rule("positions", (1, 2), (0, 0), (), _positions, row_wise=False),

@@ -35,6 +35,11 @@ def forward(graph: Graph) -> Graph:
     return run(replace(graph, name="forward"), (TieWeights(), *CLEAN_UP))
 
 
+def encode(graph: Graph) -> Graph:
+    """`@encode(tokens) -> embeddings`, pooled as the definition says."""
+    return run(replace(graph, name="encode"), (TieWeights(), *CLEAN_UP))
+
+
 def prefill(graph: Graph, kv_type: str) -> Graph:
     """`@prefill(tokens, position, caches...) -> logits of the last position, caches...`."""
     return run(replace(graph, name="prefill"), (TieWeights(), WireKv(kv_type), LastRow(), *CLEAN_UP))

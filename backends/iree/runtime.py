@@ -1,7 +1,7 @@
 """Runs a compiled module with the IREE runtime alone: mapped weights, caches in place, no copy per call."""
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import iree.runtime as rt
@@ -32,6 +32,7 @@ class IreeExecutor:
         weights: the file that holds the tensors.
         parameters: for each parameter of the module the offset and number of its bytes in that file.
         caches: the caches of its entry points.
+        entries: the names of its entry points.
         threads: workers.
 
     Raises:
@@ -44,6 +45,7 @@ class IreeExecutor:
         weights: Path,
         parameters: Mapping[str, tuple[int, int]],
         caches: tuple[CacheSpec, ...],
+        entries: Iterable[str],
         threads: int,
     ) -> None:
         self.caches = caches
@@ -60,7 +62,7 @@ class IreeExecutor:
             rt.VmModule.mmap(instance, str(vmfb)),
         ]
         self._context = rt.VmContext(instance, modules)
-        self._entries = {name: _entry(modules[-1], name) for name in ("prefill", "decode")}
+        self._entries = {name: _entry(modules[-1], name) for name in entries}
 
     def allocate(self, spec: CacheSpec, rows: int) -> rt.HalBuffer:
         buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, spec.nbytes(rows))
@@ -78,25 +80,39 @@ class IreeExecutor:
         self, entry: str, tokens: np.ndarray, position: int, buffers: list[object], rows: Sequence[int]
     ) -> np.ndarray:
         inputs = rt.VmVariantList(2 + len(buffers))
-        view = self._device.allocator.allocate_buffer_copy(
-            _MEMORY, _USAGE, self._device, tokens, rt.HalElementType.SINT_32
-        )
-        assert isinstance(view, rt.HalBufferView)  # since an element type was given
-        inputs.push_ref(view.ref)
+        inputs.push_ref(self._tokens(tokens).ref)
         inputs.push_int(position)
         for spec, buffer, length in zip(self.caches, buffers, rows, strict=True):
             assert isinstance(buffer, rt.HalBuffer)
             inputs.push_ref(rt.HalBufferView(buffer, (length, *spec.row), _ELEMENTS[spec.dtype]).ref)
         outputs = rt.VmVariantList(1 + len(buffers))
         self._context.invoke(self._entries[entry], inputs, outputs)
-        logits = outputs.get_as_object(0, rt.HalBufferView)
-        return _array(logits.get_buffer()).view(np.float32)[: logits.byte_length // 4].copy()
+        return _floats(outputs.get_as_object(0, rt.HalBufferView))
+
+    def encode(self, tokens: np.ndarray) -> np.ndarray:
+        inputs, outputs = rt.VmVariantList(1), rt.VmVariantList(1)
+        inputs.push_ref(self._tokens(tokens).ref)
+        self._context.invoke(self._entries["encode"], inputs, outputs)
+        view = outputs.get_as_object(0, rt.HalBufferView)
+        return _floats(view).reshape(view.shape)
+
+    def _tokens(self, tokens: np.ndarray) -> rt.HalBufferView:
+        view = self._device.allocator.allocate_buffer_copy(
+            _MEMORY, _USAGE, self._device, tokens, rt.HalElementType.SINT_32
+        )
+        assert isinstance(view, rt.HalBufferView)  # since an element type was given
+        return view
 
 
 def _entry(module: rt.VmModule, name: str) -> rt.VmFunction:
     function = module.lookup_function(name)
     assert function is not None, f"the module has no {name}"
     return function
+
+
+def _floats(view: rt.HalBufferView) -> np.ndarray:
+    """A copy of a result, flat: its memory goes back to the device with the view."""
+    return _array(view.get_buffer()).view(np.float32)[: view.byte_length // 4].copy()
 
 
 def _array(buffer: rt.HalBuffer) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The portable module as an executor of sessions: the second opinion on every other backend."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import jax
@@ -17,16 +17,17 @@ class XlaExecutor:
 
     Args:
         text: the portable module.
-        prefill: the graph of its prefill, which names caches and weights.
+        graphs: its entry points, which name caches and weights.
         weights: gives the raw bytes of a tensor.
     """
 
-    def __init__(self, text: str, prefill: Graph, weights: Callable[[str], np.ndarray]) -> None:
-        self.caches = cache_specs(prefill)
+    def __init__(self, text: str, graphs: Mapping[str, Graph], weights: Callable[[str], np.ndarray]) -> None:
+        self.caches = cache_specs(graphs)
         arrays = {}
-        for name, weight in prefill.weights().items():
-            spec = weight_spec(weight)
-            arrays[name] = weights(name).view(spec.dtype).reshape(spec.shape)
+        for graph in graphs.values():
+            for name, weight in graph.weights().items():
+                spec = weight_spec(weight)
+                arrays[name] = weights(name).view(spec.dtype).reshape(spec.shape)
         self._module = XlaModule(text, arrays)
 
     def allocate(self, spec: CacheSpec, rows: int) -> jax.Array:
@@ -45,3 +46,6 @@ class XlaExecutor:
             entry, [tokens, np.asarray(position, np.int32), *cast(list[jax.Array], buffers)]
         )
         return np.asarray(logits)[0]
+
+    def encode(self, tokens: np.ndarray) -> np.ndarray:
+        return np.asarray(self._module.call("encode", [tokens])[0])

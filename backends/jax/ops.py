@@ -71,6 +71,12 @@ def part(x: Array, *, shape: tuple[int, ...], start: int) -> Array:
     return lax.slice_in_dim(rows, start, start + math.prod(shape), axis=1).reshape(x.shape[0], *shape)
 
 
+def half(x: Array, *, number: int) -> Array:
+    """The first or second half of the last axis."""
+    size = x.shape[-1] // 2
+    return lax.slice_in_dim(x, number * size, (number + 1) * size, axis=x.ndim - 1)
+
+
 def positions(tokens: Array, position: Array | None = None) -> Array:
     """The position of each token."""
     found = lax.iota(jnp.int32, tokens.shape[0])
@@ -235,6 +241,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "add_row": add_row,
     "gain": gain,
     "part": part,
+    "half": half,
     "positions": positions,
     "rope": rope,
     "attention": attention,

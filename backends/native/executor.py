@@ -40,7 +40,7 @@ class NativeExecutor:
     """
 
     def __init__(self, graphs: Mapping[str, Graph], weights: WeightBytes, threads: int, exact: bool) -> None:
-        self.caches = cache_specs(graphs["prefill"]) if "prefill" in graphs else ()
+        self.caches = cache_specs(graphs)
         self._graphs, self._weights, self._exact = graphs, weights, exact
         self._threads = threads
         self._team = Team(threads)
@@ -63,6 +63,10 @@ class NativeExecutor:
     ) -> np.ndarray:
         with self._lock:
             return self._call(entry, tokens, position, buffers, rows)[0]
+
+    def encode(self, tokens: np.ndarray) -> np.ndarray:
+        with self._lock:
+            return self._call("encode", tokens, 0, [], ())
 
     def forward(self, tokens: np.ndarray) -> np.ndarray:
         """The run without a cache: int32 (T,) to logits float32 (T, vocabulary) of every position."""

@@ -20,13 +20,15 @@ from ...graph.rope import frequencies
 from .kernel import Kernel
 from .kernels.activations import activation_width, quantize_rows
 from .kernels.attention import attention_many, attention_one
-from .kernels.elementwise import bias, copy_rows, elementwise
+from .kernels.elementwise import by_row, elementwise, gain_by_one
 from .kernels.embed import embed
+from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
 from .kernels.kv_update import kv_update
 from .kernels.linear_many import linear_many
 from .kernels.linear_one import linear_one, rows_per_group
-from .kernels.rms_norm import rms_norm
+from .kernels.norm import layer_norm, rms_norm
 from .kernels.rope import rope
+from .kernels.rows import conv_update, copy_rows, mean_rows, positions, short_conv
 
 WeightBytes = Callable[[str], np.ndarray]
 _ALIGNMENT = 64
@@ -265,7 +267,7 @@ def _linear_exact(at: _Lowering, op: Op) -> None:
         scalars = {"tokens": tokens, "rows": count, "cols": cols}
         at.call(linear_many("f32"), {"w": tile, "x": at.places[x], "y": into}, scalars)
         if not is_direct:
-            scalars = {"tokens": tokens, "row": count, "stride": rows}
+            scalars = {"tokens": tokens, "row": count, "from": count, "to": rows}
             at.call(copy_rows(), {"x": part, "y": y.at(4 * first)}, scalars)
 
 
@@ -277,7 +279,23 @@ def _counting(count: int) -> np.ndarray:
 def _bias(at: _Lowering, op: Op) -> None:
     (x,), (weight,) = op.values, op.weights
     operands = {"x": at.places[x], "w": at.weight(weight), "y": at.result(op)}
-    at.call(bias(), operands, {"tokens": at.rows(x), "row": x.type.row_size})
+    at.call(by_row("add"), operands, {"rows": at.rows(x), "row": x.type.row_size})
+
+
+def _add_row(at: _Lowering, op: Op) -> None:
+    (x,), (table,) = op.values, op.weights
+    row = x.type.row_size
+    operands = {"x": at.places[x], "w": at.weight(table).at(4 * row * _number(op, "row")), "y": at.result(op)}
+    at.call(by_row("add"), operands, {"rows": at.rows(x), "row": row})
+
+
+def _gain(at: _Lowering, op: Op) -> None:
+    (x,), (weight,) = op.values, op.weights
+    operands = {"x": at.places[x], "w": at.weight(weight), "y": at.result(op)}
+    is_one = weight.type.shape == (1,)
+    row = x.type.row_size if is_one else math.prod(int(d) for d in weight.type.shape)
+    kernel = gain_by_one() if is_one else by_row("mul")
+    at.call(kernel, operands, {"rows": math.prod(at.shape(x)) // row, "row": row})
 
 
 def _rms_norm(at: _Lowering, op: Op) -> None:
@@ -286,6 +304,20 @@ def _rms_norm(at: _Lowering, op: Op) -> None:
     weight = {"w": at.weight(op.weights[0])} if op.weights else {}
     operands = {"x": at.places[x], "y": at.result(op)} | weight
     at.call(rms_norm(bool(op.weights)), operands, {"rows": math.prod(rows), "row": row, "eps": _number(op, "eps")})
+
+
+def _layer_norm(at: _Lowering, op: Op) -> None:
+    (x,) = op.values
+    *rows, row = at.shape(x)
+    weights = dict(zip("wb", (at.weight(w) for w in op.weights), strict=False))
+    operands = {"x": at.places[x], "y": at.result(op)} | weights
+    scalars = {"rows": math.prod(rows), "row": row, "eps": _number(op, "eps")}
+    at.call(layer_norm("b" in weights), operands, scalars)
+
+
+def _positions(at: _Lowering, op: Op) -> None:
+    operands = {"position": Place(array=at.program.position), "y": at.result(op)}
+    at.call(positions(), operands, {"tokens": at.rows(op.result), "groups": 1})
 
 
 def _rope(at: _Lowering, op: Op) -> None:
@@ -329,11 +361,87 @@ def _attention(at: _Lowering, op: Op) -> None:
         at.call(attention_many(k.type.dtype, head_dim, value_dim), operands, scalars | {"tokens": tokens})
 
 
+def _short_conv(at: _Lowering, op: Op) -> None:
+    (x, *state), (kernel,) = op.values, op.weights
+    row, taps = (int(d) for d in kernel.type.shape)
+    operands = {"x": at.places[x], "w": at.weight(kernel), "y": at.result(op)}
+    operands |= {"state": at.places[s] for s in state}
+    at.call(short_conv(bool(state)), operands, {"tokens": at.rows(x), "row": row, "taps": taps})
+
+
+def _conv_update(at: _Lowering, op: Op) -> None:
+    state, x = op.values
+    at.places[op.result] = at.places[state]
+    operands = {"state": at.places[state], "x": at.places[x]}
+    at.call(conv_update(), operands, {"tokens": at.rows(x), "rows": at.rows(state), "row": x.type.row_size})
+
+
+def _top_k(at: _Lowering, op: Op) -> None:
+    (x,) = op.values
+    tokens, count = at.shape(x)
+    operands = {"x": at.places[x], "y": at.result(op)}
+    at.call(top_k(), operands, {"tokens": tokens, "count": count, "k": _number(op, "k")})
+
+
+def _route(at: _Lowering, op: Op) -> None:
+    x, experts = op.values
+    (tokens, k), (_, count) = at.shape(experts), at.shape(x)
+    operands = {"x": at.places[x], "experts": at.places[experts], "y": at.result(op)}
+    scalars = {"tokens": tokens, "count": count, "k": k, "by": _number(op, "by")}
+    at.call(route(bool(_number(op, "normalize"))), operands, scalars)
+
+
+def _expert_linear(at: _Lowering, op: Op) -> None:
+    (x, experts), (weight,) = op.values, op.weights
+    _, rows, cols = (int(d) for d in weight.type.shape)
+    pairs = math.prod(at.shape(experts))
+    operands = {"w": at.weight(weight), "x": at.places[x], "experts": at.places[experts], "y": at.result(op)}
+    share = pairs // (math.prod(at.shape(x)) // cols)
+    kernel = expert_linear(weight.type.dtype, cols if at.exact else 0)
+    at.call(kernel, operands, {"pairs": pairs, "rows": rows, "cols": cols, "share": share})
+
+
+def _expert_gain(at: _Lowering, op: Op) -> None:
+    (x, experts), (weight,) = op.values, op.weights
+    operands = {"x": at.places[x], "experts": at.places[experts], "w": at.weight(weight), "y": at.result(op)}
+    tokens, k, *row = at.shape(x)
+    at.call(expert_gain(), operands, {"pairs": tokens * k, "row": math.prod(row)})
+
+
+def _mix(at: _Lowering, op: Op) -> None:
+    x, shares = op.values
+    tokens, k, row = at.shape(x)
+    operands = {"x": at.places[x], "shares": at.places[shares], "y": at.result(op)}
+    at.call(mix(), operands, {"tokens": tokens, "k": k, "row": row})
+
+
+def _copy(at: _Lowering, op: Op, offset: int) -> None:
+    """The result is what lies so many bytes after the beginning of the operand's first row, and of each next one."""
+    (x,) = op.values
+    operands = {"x": at.places[x].at(offset), "y": at.result(op)}
+    scalars = {"tokens": at.rows(op.result), "row": op.result.type.row_size}
+    at.call(copy_rows(), operands, scalars | {"from": x.type.row_size, "to": op.result.type.row_size})
+
+
+def _part(at: _Lowering, op: Op) -> None:
+    _copy(at, op, 4 * _number(op, "start"))
+
+
 def _last_row(at: _Lowering, op: Op) -> None:
     (x,) = op.values
-    row = x.type.row_size
-    operands = {"x": at.places[x].at(4 * row * (at.rows(x) - 1)), "y": at.result(op)}
-    at.call(copy_rows(), operands, {"tokens": 1, "row": row, "stride": row})
+    _copy(at, op, 4 * x.type.row_size * (at.rows(x) - 1))
+
+
+def _pool(at: _Lowering, op: Op) -> None:
+    (x,) = op.values
+    kind = _number(op, "kind")
+    if kind == 1:
+        operands = {"x": at.places[x], "y": at.result(op)}
+        at.call(mean_rows(), operands, {"tokens": at.rows(x), "row": x.type.row_size})
+    elif kind == 2:
+        _copy(at, op, 0)
+    else:
+        _last_row(at, op)
 
 
 def _elementwise(parameters: Sequence[str], at: _Lowering, op: Op) -> None:
@@ -347,11 +455,24 @@ _RULES: dict[str, Callable[[_Lowering, Op], None]] = {
     "linear": _linear,
     "bias": _bias,
     "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "add_row": _add_row,
+    "gain": _gain,
+    "part": _part,
+    "positions": _positions,
     "rope": _rope,
     "kv_update": _kv_update,
     "attention": _attention,
+    "short_conv": _short_conv,
+    "conv_update": _conv_update,
+    "top_k": _top_k,
+    "route": _route,
+    "expert_linear": _expert_linear,
+    "expert_gain": _expert_gain,
+    "mix": _mix,
     "last_row": _last_row,
-    **{name: functools.partial(_elementwise, ()) for name in ("add", "mul", "gelu", "silu")},
+    "pool": _pool,
+    **{name: functools.partial(_elementwise, ()) for name in ("add", "mul", "gelu", "silu", "relu", "tanh")},
     "scale": functools.partial(_elementwise, ("by",)),
     "softcap": functools.partial(_elementwise, ("cap",)),
 }

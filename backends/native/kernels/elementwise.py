@@ -52,19 +52,26 @@ def _softcap(e: Emitter, x: Value, cap: Value) -> Value:
     return e.fmul(cap, math.tanh(e, e.fdiv(x, cap)))
 
 
+def _relu(e: Emitter, x: Value) -> Value:
+    zero = const(x.type, 0.0)
+    return e.select(e.fcmp_unordered("<", x, zero), zero, x)
+
+
 _RULES: dict[str, _Rule] = {
     "add": _Rule(("a", "b"), lambda e, v, _: e.fadd(*v)),
     "mul": _Rule(("a", "b"), lambda e, v, _: e.fmul(*v)),
     "scale": _Rule(("a",), lambda e, v, by: e.fmul(v[0], by), "by"),
     "gelu": _Rule(("a",), lambda e, v, _: _gelu(e, v[0])),
     "silu": _Rule(("a",), lambda e, v, _: _silu(e, v[0])),
+    "relu": _Rule(("a",), lambda e, v, _: _relu(e, v[0])),
+    "tanh": _Rule(("a",), lambda e, v, _: math.tanh(e, v[0])),
     "softcap": _Rule(("a",), lambda e, v, cap: _softcap(e, v[0], cap), "cap"),
 }
 
 
 def elementwise(name: str) -> Kernel:
-    """y = the operation of that name on `count` float32 elements: add or mul of a and b; scale (by), gelu, silu or
-    softcap (cap) of a. y may be one of its operands.
+    """y = the operation of that name on `count` float32 elements: add or mul of a and b; scale (by), gelu, silu,
+    relu, tanh or softcap (cap) of a. y may be one of its operands.
     """
     rule = _RULES[name]
 
@@ -89,42 +96,46 @@ def elementwise(name: str) -> Kernel:
     )
 
 
-def bias() -> Kernel:
-    """y = x + w in every row. x, y: float32 (tokens, row); w: float32 (row,)."""
+def by_row(name: str) -> Kernel:
+    """y = x + w ("add") or x * w ("mul") in every row. x, y: float32 (rows, row); w: float32 (row,)."""
 
     def emit(e: Emitter, a: Arguments) -> None:
         row = a["row"]
-        start = e.times(e.mul(a["@tokens"], row), 4)
+        start = e.times(e.mul(a["@rows"], row), 4)
         x, y = e.at(a["x"], start), e.at(a["y"], start)
 
-        def add(kind: ir.Type, i: Value) -> None:
+        def apply(kind: ir.Type, i: Value) -> None:
             at = e.times(i, 4)
-            e.write(e.fadd(e.read(kind, x, at), e.read(kind, a["w"], at)), y, at)
+            e.write(_RULES[name].emit(e, [e.read(kind, x, at), e.read(kind, a["w"], at)], None), y, at)
 
-        each_lane(e, row, add)
+        each_lane(e, row, apply)
 
     return Kernel(
-        "ggufc_bias",
+        f"ggufc_{name}_by_row",
         (Buffer("x", "f32"), Buffer("w", "f32"), Buffer("y", "f32", output=True)),
-        (Scalar("tokens"), Scalar("row")),
-        (("tokens", 1),),
+        (Scalar("rows"), Scalar("row")),
+        (("rows", 1),),
         emit,
     )
 
 
-def copy_rows() -> Kernel:
-    """Rows of `row` float32 from x to y, whose rows are `stride` elements apart. x: float32 (tokens, row)."""
+def gain_by_one() -> Kernel:
+    """y = x * w[0] in each row. x, y: float32 (rows, row); w: float32 (1,)."""
 
     def emit(e: Emitter, a: Arguments) -> None:
-        token, row = a["@tokens"], a["row"]
-        x = e.at(a["x"], e.times(e.mul(token, row), 4))
-        y = e.at(a["y"], e.times(e.mul(token, a["stride"]), 4))
-        each_lane(e, row, lambda kind, i: e.write(e.read(kind, x, e.times(i, 4)), y, e.times(i, 4)))
+        start, factor = e.times(e.mul(a["@rows"], a["row"]), 4), e.read(F32, a["w"])
+        x, y = e.at(a["x"], start), e.at(a["y"], start)
+
+        def apply(kind: ir.Type, i: Value) -> None:
+            at = e.times(i, 4)
+            e.write(e.fmul(e.read(kind, x, at), like(e, factor, kind)), y, at)
+
+        each_lane(e, a["row"], apply)
 
     return Kernel(
-        "ggufc_copy_rows",
-        (Buffer("x", "f32"), Buffer("y", "f32", output=True)),
-        (Scalar("tokens"), Scalar("row"), Scalar("stride")),
-        (("tokens", 1),),
+        "ggufc_gain_by_one",
+        (Buffer("x", "f32"), Buffer("w", "f32"), Buffer("y", "f32", output=True)),
+        (Scalar("rows"), Scalar("row")),
+        (("rows", 1),),
         emit,
     )
