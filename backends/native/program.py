@@ -20,6 +20,7 @@ from ...graph.rope import frequencies
 from .kernel import Kernel
 from .kernels.activations import activation_width, quantize_rows
 from .kernels.attention import attention_many, attention_one
+from .kernels.attention_around import attention_around
 from .kernels.elementwise import by_row, elementwise, gain_by_one
 from .kernels.embed import embed
 from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
@@ -267,7 +268,7 @@ def _linear_exact(at: _Lowering, op: Op) -> None:
         scalars = {"tokens": tokens, "rows": count, "cols": cols}
         at.call(linear_many("f32"), {"w": tile, "x": at.places[x], "y": into}, scalars)
         if not is_direct:
-            scalars = {"tokens": tokens, "row": count, "from": count, "to": rows}
+            scalars = {"tokens": tokens, "row": count, "start": 0, "from": count, "to": rows}
             at.call(copy_rows(), {"x": part, "y": y.at(4 * first)}, scalars)
 
 
@@ -355,7 +356,11 @@ def _attention(at: _Lowering, op: Op) -> None:
     operands = {"q": at.places[q], "k": at.places[k], "v": at.places[v], "position": position, "out": at.result(op)}
     attributes = {name: _number(op, name) for name in ("window", "scale", "cap")}
     scalars: dict[str, Number] = {"rows": at.cache_rows(k), "heads": heads, "kv_heads": kv_heads} | attributes
-    if tokens == 1:
+    ahead = _number(op, "ahead")
+    if ahead:
+        assert k.type.dtype == "f32" and len(op.values) == 3, "a cache holds no later tokens"
+        at.call(attention_around(head_dim, value_dim), operands, scalars | {"tokens": tokens, "ahead": ahead})
+    elif tokens == 1:
         at.call(attention_one(k.type.dtype, head_dim, value_dim), operands, scalars)
     else:
         at.call(attention_many(k.type.dtype, head_dim, value_dim), operands, scalars | {"tokens": tokens})
@@ -365,7 +370,8 @@ def _short_conv(at: _Lowering, op: Op) -> None:
     (x, *state), (kernel,) = op.values, op.weights
     row, taps = (int(d) for d in kernel.type.shape)
     operands = {"x": at.places[x], "w": at.weight(kernel), "y": at.result(op)}
-    operands |= {"state": at.places[s] for s in state}
+    if state:
+        operands["state"] = at.places[state[0]]
     at.call(short_conv(bool(state)), operands, {"tokens": at.rows(x), "row": row, "taps": taps})
 
 
@@ -415,21 +421,26 @@ def _mix(at: _Lowering, op: Op) -> None:
     at.call(mix(), operands, {"tokens": tokens, "k": k, "row": row})
 
 
-def _copy(at: _Lowering, op: Op, offset: int) -> None:
-    """The result is what lies so many bytes after the beginning of the operand's first row, and of each next one."""
+def _copy(at: _Lowering, op: Op, start: int, axes: int = 1) -> None:
+    """The result's rows begin at element `start` of the operand's, both having the first `axes` axes alike."""
     (x,) = op.values
-    operands = {"x": at.places[x].at(offset), "y": at.result(op)}
-    scalars = {"tokens": at.rows(op.result), "row": op.result.type.row_size}
-    at.call(copy_rows(), operands, scalars | {"from": x.type.row_size, "to": op.result.type.row_size})
+    sizes = [math.prod(at.shape(value)[axes:]) for value in (x, op.result)]
+    scalars = {"tokens": math.prod(at.shape(op.result)[:axes]), "row": sizes[1], "from": sizes[0], "to": sizes[1]}
+    at.call(copy_rows(), {"x": at.places[x], "y": at.result(op)}, scalars | {"start": start})
 
 
 def _part(at: _Lowering, op: Op) -> None:
-    _copy(at, op, 4 * _number(op, "start"))
+    _copy(at, op, _number(op, "start"))
+
+
+def _half(at: _Lowering, op: Op) -> None:
+    size = int(op.result.type.shape[-1])
+    _copy(at, op, size * _number(op, "number"), len(op.result.type.shape) - 1)
 
 
 def _last_row(at: _Lowering, op: Op) -> None:
     (x,) = op.values
-    _copy(at, op, 4 * x.type.row_size * (at.rows(x) - 1))
+    _copy(at, op, x.type.row_size * (at.rows(x) - 1))
 
 
 def _pool(at: _Lowering, op: Op) -> None:
@@ -459,6 +470,7 @@ _RULES: dict[str, Callable[[_Lowering, Op], None]] = {
     "add_row": _add_row,
     "gain": _gain,
     "part": _part,
+    "half": _half,
     "positions": _positions,
     "rope": _rope,
     "kv_update": _kv_update,

@@ -160,7 +160,10 @@ def expert_gain() -> Kernel:
 
 
 def mix() -> Kernel:
-    """y[t] = sum over n of x[t, n] * shares[t, n]. x: float32 (tokens, k, row); shares: (tokens, k); y: (tokens, row)."""
+    """y[t] = sum over n of x[t, n] * shares[t, n].
+
+    x: float32 (tokens, k, row); shares: float32 (tokens, k); y: float32 (tokens, row).
+    """
 
     def emit(e: Emitter, a: Arguments) -> None:
         token, row, k = a["@tokens"], a["row"], a["k"]

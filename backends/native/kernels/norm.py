@@ -85,7 +85,7 @@ def layer_norm(has_bias: bool) -> Kernel:
 
 
 def _sum(e: Emitter, x: Value, count: Value, term: Callable[[Value], Value]) -> Value:
-    """The sum of a term of each element, in _SUMS * LANES partial sums, which keeps the rounding far below that of one."""
+    """The sum of a term of each element, in _SUMS * LANES partial sums, which keeps the rounding low."""
     kind, step = vec(F32, LANES), _SUMS * LANES
     whole = e.times(e.over(count, step), step)
 

@@ -4,29 +4,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import pytest
 from ggufc.backends.jax.module import portable_module
-from ggufc.backends.jax.trace import weight_spec
+from ggufc.backends.jax.ops import RULES
+from ggufc.backends.jax.trace import TYPED, weight_spec
 from ggufc.backends.jax.xla import XlaModule
 from ggufc.backends.native.executor import NativeExecutor
-from ggufc.backends.session import Session
+from ggufc.backends.session import Facts, Session
 from ggufc.graph.ir import Graph, Op, Operand, Value, Weight
 from ggufc.graph.model import Model, open_model
-from ggufc.graph.ops import make
+from ggufc.graph.ops import OPS, make
 from ggufc.graph.types import TensorType
 from ggufc.passes import pipeline
 
 from ...oracle import Reference, dequantized_copy, kl_divergence, log_softmax
 from ...prompts import documentation
 from ...tiny_models import TOKENS, tiny_gemma3
+from .blocks import TYPES, block_size, random_weight
 
 Floats = npt.NDArray[np.float32]
 
 MIXED = {"*attn_v*": "q8_0", "*attn_output*": "q4_k", "*ffn_down*": "q6_k", "token_embd*": "q8_0", "*": "q5_0"}
 """The types of a Q4_K_M file, each where it has it."""
 WINDOW = 8
+
+DECODER = frozenset(("prefill", "decode"))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,7 @@ def session(model: Model, native: NativeExecutor) -> Session:
     def no_tokenizer():
         raise AssertionError("these tests feed ids")
 
-    return Session(native, model.context_length, model.vocabulary, no_tokenizer)
+    return Session(native, Facts(model.context_length, model.vocabulary, DECODER, False), no_tokenizer)
 
 
 def on_xla(graph: Graph, weights: Callable[[str], np.ndarray], ids: npt.NDArray[np.int32]) -> Floats:
@@ -55,6 +60,20 @@ def on_xla(graph: Graph, weights: Callable[[str], np.ndarray], ids: npt.NDArray[
         spec = weight_spec(weight)
         arrays[name] = weights(name).view(spec.dtype).reshape(spec.shape)
     return np.asarray(XlaModule(portable_module([graph]), arrays).call(graph.name, [ids])[0])
+
+
+def by_the_rules(graph: Graph, weights: Callable[[str], np.ndarray], ids: npt.NDArray[np.int32]) -> Floats:
+    """The first result of a graph without caches, operation by operation as JAX defines them."""
+    known: dict[Operand, Any] = {graph.arguments[0]: jnp.asarray(ids)}
+    for weight in graph.weights().values():
+        spec = weight_spec(weight)
+        known[weight] = jnp.asarray(weights(weight.name).view(spec.dtype).reshape(spec.shape))
+    for op in graph.ops:
+        absent = [None] * (OPS[op.name].values[1] - len(op.values))
+        typed = {"type_name": op.weights[0].type.dtype} if op.name in TYPED else {}
+        operands = [known[o] for o in op.values] + absent + [known[o] for o in op.weights]
+        known[op.result] = RULES[op.name](*operands, **dict(op.attributes), **typed)
+    return np.asarray(known[graph.results[0]])
 
 
 def random_ids(count: int, vocabulary: int = len(TOKENS), seed: int = 0) -> npt.NDArray[np.int32]:
@@ -79,7 +98,7 @@ class Chain:
         self.rng = np.random.default_rng(0)
         self.tokens = Value("tokens", TensorType("i32", ("T",)))
         self.ops: list[Op] = []
-        self.weights: dict[str, Floats] = {}
+        self.weights: dict[str, np.ndarray] = {}
 
     def weight(self, *shape: int) -> Weight:
         name = f"w{len(self.weights)}"
@@ -87,6 +106,14 @@ class Chain:
         if len(shape) > 1:
             self.weights[name] *= self.rng.choice((np.float32(-1), np.float32(1)), shape)
         return Weight(name, TensorType("f32", shape))
+
+    def blocks(self, type_name: str, *shape: int) -> Weight:
+        """A weight of any GGML type, its rows whole blocks."""
+        name = f"w{len(self.weights)}"
+        *rows, cols = shape
+        size = cols // block_size(type_name)[0]
+        self.weights[name] = random_weight(self.rng, type_name, int(np.prod(rows)), size)
+        return Weight(name, TensorType(type_name, shape))
 
     def add(self, name: str, *operands: Operand, **attributes: Any) -> Value:
         self.ops.append(make(name, operands, str(len(self.ops)), **attributes))
@@ -99,9 +126,8 @@ class Chain:
         return self.weights[name].reshape(-1).view(np.uint8)
 
 
-@pytest.mark.parametrize("dims", [2, 22, 48])
-@pytest.mark.parametrize("style", ["neox", "norm"])
-def test_every_operation_means_what_it_means_on_xla(style: str, dims: int) -> None:
+@pytest.mark.parametrize(("style", "dims"), [("neox", 2), ("neox", 22), ("norm", 22), ("norm", 48)])
+def test_every_operation_means_what_it_means_by_the_rules(style: str, dims: int) -> None:
     """Sizes are no multiples of a vector; heads are longer than what is rotated."""
     chain = Chain()
     x = chain.add("embed", chain.tokens, chain.weight(50, 37))
@@ -117,13 +143,81 @@ def test_every_operation_means_what_it_means_on_xla(style: str, dims: int) -> No
     turn = {"base": 1e4, "dims": dims, "style": style}
     q = chain.add("rope", q, **turn, scale=0.5, magnitude=1.0, yarn=0)
     k = chain.add("rope", k, chain.weight(dims // 2), **turn, scale=0.25, magnitude=1.5, yarn=64)
-    a = chain.add("attention", q, k, v, cap=5.0, scale=0.02, window=3)
+    a = chain.add("attention", q, k, v, cap=5.0, scale=0.02, window=3, ahead=0)
     x = chain.add("rms_norm", chain.add("linear", a, chain.weight(37, 160), shape=(37,)), eps=1e-5)
     chain.add("softcap", x, cap=0.7)
     native = NativeExecutor({"forward": chain.graph()}, chain.bytes_of, 2, exact=True)
     for count in (1, 9, 70):
         ids = random_ids(count, 50)
-        np.testing.assert_allclose(native.forward(ids), on_xla(chain.graph(), chain.bytes_of, ids), rtol=0, atol=3e-5)
+        np.testing.assert_allclose(
+            native.forward(ids), by_the_rules(chain.graph(), chain.bytes_of, ids), rtol=0, atol=3e-5
+        )
+
+
+@pytest.mark.parametrize(("kind", "ahead"), [(1, 2), (2, 2**31 - 1), (3, 2)])
+def test_operations_of_encoders_mean_what_they_mean_by_the_rules(kind: int, ahead: int) -> None:
+    chain = Chain()
+    x = chain.add("embed", chain.tokens, chain.weight(50, 48))
+    x = chain.add("add", x, chain.add("embed", chain.add("positions", chain.tokens), chain.weight(80, 48)))
+    x = chain.add("layer_norm", chain.add("add_row", x, chain.weight(3, 48), row=1), chain.weight(48), eps=1e-5)
+    qkv = chain.add("linear", x, chain.weight(8 * 24, 48), shape=(8 * 24,))
+    q = chain.add("part", qkv, start=0, shape=(4, 24))
+    k, v = (chain.add("part", qkv, start=24 * at, shape=(2, 24)) for at in (4, 6))
+    a = chain.add("attention", q, k, v, cap=0.0, scale=0.05, window=5 if ahead < 5 else 0, ahead=ahead)
+    x = chain.add("tanh", chain.add("relu", chain.add("linear", a, chain.weight(37, 96), shape=(37,))))
+    x = chain.add("layer_norm", x, chain.weight(37), chain.weight(37), eps=1e-5)
+    x = chain.add("gain", chain.add("gain", x, chain.weight(37)), chain.weight(1))
+    chain.add("pool", x, kind=kind)
+    native = NativeExecutor({"forward": chain.graph()}, chain.bytes_of, 2, exact=True)
+    for count in (1, 9, 70):
+        ids = random_ids(count, 50)
+        np.testing.assert_allclose(
+            native.forward(ids), by_the_rules(chain.graph(), chain.bytes_of, ids), rtol=0, atol=3e-5
+        )
+
+
+@pytest.mark.parametrize(("type_name", "normalize"), [(name, n % 2) for n, name in enumerate(TYPES)])
+def test_mixtures_of_experts_mean_what_they_mean_by_the_rules(type_name: str, normalize: int) -> None:
+    chain = Chain()
+    x = chain.add("embed", chain.tokens, chain.weight(50, 256))
+    x = chain.add("rms_norm", x, eps=1e-5)
+    logits = chain.add("scale", chain.add("linear", x, chain.weight(9, 256), shape=(9,)), by=0.05)
+    experts = chain.add("top_k", logits, k=3)
+    shares = chain.add("route", logits, experts, normalize=normalize, by=1.5)
+    y = chain.add("expert_linear", x, experts, chain.blocks(type_name, 9, 256, 256))
+    y = chain.add("expert_gain", y, experts, chain.weight(9))
+    y = chain.add("expert_linear", y, experts, chain.blocks(type_name, 9, 70, 256))
+    chain.add("rms_norm", chain.add("mix", y, shares), eps=1e-5)
+    for exact, atol in ((True, 5e-5), (False, 5e-3)):
+        native = NativeExecutor({"forward": chain.graph()}, chain.bytes_of, 2, exact)
+        for count in (1, 9):
+            ids = random_ids(count, 50)
+            wanted = by_the_rules(chain.graph(), chain.bytes_of, ids)
+            np.testing.assert_allclose(native.forward(ids), wanted, rtol=0, atol=atol)
+
+
+def test_convolution_goes_on_from_its_state() -> None:
+    """In chunks shorter and longer than the state, as without one."""
+    chain = Chain()
+    x = chain.add("embed", chain.tokens, chain.weight(50, 37))
+    x = chain.add("linear", chain.add("rms_norm", x, eps=1e-5), chain.weight(37, 37), shape=(37,))
+    x = chain.add("short_conv", x, chain.weight(37, 4))
+    whole, ids = chain.graph(), random_ids(20, 50)
+    native = NativeExecutor(
+        {"forward": whole, "prefill": pipeline.prefill(whole, "f32"), "decode": pipeline.decode(whole, "f32")},
+        chain.bytes_of,
+        threads=2,
+        exact=True,
+    )
+    wanted = native.forward(ids)
+    np.testing.assert_allclose(wanted, by_the_rules(whole, chain.bytes_of, ids), rtol=0, atol=3e-5)
+    buffers: list[object] = [native.allocate(spec, spec.rows) for spec in native.caches]
+    rows, at = [spec.rows for spec in native.caches], 0
+    for count in (1, 2, 3, 7, 1, 6):
+        entry = "prefill" if count > 1 else "decode"
+        logits = native.run(entry, ids[at : at + count], at, buffers, rows)
+        at += count
+        np.testing.assert_array_equal(logits, wanted[at - 1])
 
 
 # Whole models
