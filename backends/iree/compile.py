@@ -60,7 +60,13 @@ def compile_module(text: str, places: Mapping[str, Place], target: Target, flags
         try:
             vmfb = tools.compile_str(mlir, input_type="stablehlo", extra_args=[*FLAGS, search, *flags])
         except tools.CompilerToolError as error:
-            lines = [line for line in str(error).splitlines() if "error:" in line] or [str(error)]
-            raise CompileError(f"IREE refused the module for {target.name}: {lines[0].strip()}") from error
+            raise CompileError(f"IREE refused the module for {target.name}: {_first_words(str(error))}") from error
     assert vmfb is not None
     return Compiled(mlir, vmfb, legal.parameters)
+
+
+def _first_words(report: str) -> str:
+    """The line of the compiler's report that says what is wrong."""
+    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    telling = [line for line in lines if "error:" in line] or [line for line in lines if line.startswith("iree-compile:")]
+    return (telling or lines or ["it gave no reason"])[0]
