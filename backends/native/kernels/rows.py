@@ -12,17 +12,18 @@ _COLUMNS = 256
 
 
 def copy_rows() -> Kernel:
-    """`row` float32 of each row of x to y; rows of x are `from` elements apart, rows of y `to`."""
+    """`row` float32 from element `start` on of each row of x to y; rows of x are `from` elements apart, of y `to`."""
 
     def emit(e: Emitter, a: Arguments) -> None:
         token = a["@tokens"]
-        x, y = (e.at(a[name], e.times(e.mul(token, a[stride]), 4)) for name, stride in (("x", "from"), ("y", "to")))
+        x = e.at(a["x"], e.times(e.add(e.mul(token, a["from"]), a["start"]), 4))
+        y = e.at(a["y"], e.times(e.mul(token, a["to"]), 4))
         each_lane(e, a["row"], lambda kind, i: e.write(e.read(kind, x, e.times(i, 4)), y, e.times(i, 4)))
 
     return Kernel(
         "ggufc_copy_rows",
         (Buffer("x", "f32"), Buffer("y", "f32", output=True)),
-        (Scalar("tokens"), Scalar("row"), Scalar("from"), Scalar("to")),
+        (Scalar("tokens"), Scalar("row"), Scalar("start"), Scalar("from"), Scalar("to")),
         (("tokens", 1),),
         emit,
     )
