@@ -1,0 +1,47 @@
+"""From the module to a `.vmfb`."""
+
+from pathlib import Path
+
+import pytest
+from ggufc.backends.export import places
+from ggufc.backends.iree.compile import CompileError, compile_module
+from ggufc.backends.native.target import host_target
+
+from ..conftest import TinyCase
+
+
+@pytest.mark.slow
+def test_the_same_module_gives_the_same_bytes(tiny_f32: TinyCase) -> None:
+    again = compile_module(tiny_f32.text, places(tiny_f32.model), host_target())
+    (target,) = tiny_f32.bundle.manifest["targets"].values()
+    assert again.vmfb == tiny_f32.bundle.file(target["file"]).read_bytes()
+    assert {name: (p.offset, p.nbytes) for name, p in again.parameters.items()} == tiny_f32.bundle.parameters
+
+
+@pytest.mark.slow
+def test_parameters_lie_where_the_manifest_says(tiny_quantized: TinyCase) -> None:
+    """Against the file itself: the mapped bytes end where the tensor ends, and hold it whole."""
+    data, file = tiny_quantized.path.read_bytes(), tiny_quantized.model.file
+    assert set(tiny_quantized.bundle.parameters) == set(file.tensors)
+    for name, (offset, length) in tiny_quantized.bundle.parameters.items():
+        tensor = file.tensors[name]
+        assert data[offset : offset + length].endswith(file.tensor_bytes(name).tobytes())
+        assert length - tensor.nbytes == (tensor.offset - offset) < 64
+
+
+def test_the_module_holds_no_weights_and_nothing_of_this_machine(tiny_f32: TinyCase) -> None:
+    (target,) = tiny_f32.bundle.manifest["targets"].values()
+    vmfb = tiny_f32.bundle.file(target["file"]).read_bytes()
+    assert len(vmfb) < 1_000_000
+    assert tiny_f32.model.file.tensor_bytes("blk.0.attn_q.weight").tobytes()[:64] not in vmfb
+    for words in (b"/tmp/", b"/home/", b"/root/", str(Path(__file__).parents[3]).encode()):
+        assert words not in vmfb
+
+
+def test_what_the_compiler_refuses_is_told_and_leaves_nothing_behind(
+    tiny_f32: TinyCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(CompileError, match="IREE refused the module for host: "):
+        compile_module(tiny_f32.text, places(tiny_f32.model), host_target(), ["--no-such-flag"])
+    assert list(tmp_path.iterdir()) == []
