@@ -24,6 +24,7 @@ from .pieces import (
 from .vocabulary import TOKENS
 from .writer import Fixed, Model, Weight, Weights
 
+_LONGROPE = {"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 256}
 LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
 YARN = {
     "rope.scaling.type": "yarn",
@@ -35,10 +36,11 @@ _PRE_NORMS = ("attn_norm", "ffn_norm")
 _POST_NORMS = ("post_attention_norm", "post_ffw_norm")
 
 
-def llama(
-    sizes: Sizes, *, tied: bool = False, biased: bool = False, mixture: int = 0, rope_freqs: bool = False
-) -> Model:
-    """Llama, Mistral; with `mixture` experts, of which two are used, Mixtral; with `rope_freqs`, Llama 3."""
+def llama(sizes: Sizes, *, tied: bool = False, biased: bool = False, mixture: int = 0, factors: str = "") -> Model:
+    """Llama, Mistral; with `mixture` experts, of which two are used, Mixtral.
+
+    `factors` of the angles are those of Llama 3 ("freqs"), or two tables for short and long contexts ("longrope").
+    """
     keys: dict[str, Any] = decoder(sizes)
     keys |= {"rope.freq_base": 10000.0, "rope.dimension_count": sizes.head_dim}
     if mixture:
@@ -50,10 +52,23 @@ def llama(
         every = [name.removesuffix(".weight") for name in weights if "norm" not in name]
         return biases(weights, *every) if biased else weights
 
-    before, after = ends(sizes, tied=tied)
-    half = sizes.head_dim // 2
-    factors = {"rope_freqs.weight": Fixed(tuple(1.0 + 7 * i / half for i in range(half)))} if rope_freqs else {}
-    return keys, before | factors | stack(sizes.layers, block) | after
+    weights, after = ends(sizes, tied=tied)
+    pairs = sizes.head_dim // 2
+    if factors == "freqs":
+        weights["rope_freqs.weight"] = _factors(pairs, 0.4)
+    if factors == "longrope":
+        keys |= _LONGROPE
+        weights |= _long_and_short(pairs)
+    return keys, weights | stack(sizes.layers, block) | after
+
+
+def _factors(pairs: int, step: float) -> Fixed:
+    """What the angle of each pair is divided by: more from pair to pair."""
+    return Fixed(tuple(1.0 + step * i for i in range(pairs)))
+
+
+def _long_and_short(pairs: int) -> Weights:
+    return {"rope_factors_long.weight": _factors(pairs, 0.5), "rope_factors_short.weight": _factors(pairs, 0.02)}
 
 
 def qwen2(sizes: Sizes, *, tied: bool = False) -> Model:
@@ -134,13 +149,21 @@ def gemma3(sizes: Sizes, *, tied: bool = True, window: int | None = 8) -> Model:
 
 
 def gemma4(
-    sizes: Sizes, *, tied: bool = True, shared: int = 2, per_layer: int = 32, mixture: int = 0, merged: bool = True
+    sizes: Sizes,
+    *,
+    tied: bool = True,
+    shared: int = 2,
+    per_layer: int = 32,
+    global_v: bool = False,
+    leftovers: bool = False,
+    mixture: int = 0,
+    merged: bool = True,
 ) -> Model:
     """Gemma 4: local and global layers in turn, the global ones with larger heads, fewer of K, and V = K.
 
-    The last `shared` layers have no K and V of their own and a feed-forward of twice the width. `per_layer` is the
-    width of the per-layer embeddings. With `mixture` experts, each layer has them beside the dense feed-forward, their
-    gate and up in one tensor where `merged`.
+    The last `shared` layers have no K and V of their own (their file may hold some: `leftovers`) and a feed-forward of
+    twice the width. `per_layer` is the width of the per-layer embeddings; `global_v` gives global layers a V. With
+    `mixture` experts, each layer has them beside the dense feed-forward, gate and up in one tensor where `merged`.
     """
     local = [i % 2 == 0 for i in range(sizes.layers)]
     own = sizes.layers - shared
@@ -171,9 +194,11 @@ def gemma4(
     def block(i: int) -> Weights:
         weights = norms(sizes.width, *_PRE_NORMS) | attention(sizes, kv_heads=kv_heads[i], head_dim=head_dim[i])
         # Attention isn't divided by the root of the head size: smaller norms keep the softmax from saturating.
-        weights |= norms(head_dim[i], "attn_q_norm", "attn_k_norm", mean=0.6)
+        weights |= norms(head_dim[i], "attn_q_norm", "attn_k_norm", mean=0.5)
         weights |= ffn(sizes, rows[i]) | _large_post_norms(sizes)
-        without = ["attn_k", "attn_v", "attn_k_norm"] if i >= own else [] if local[i] else ["attn_v"]
+        without = () if local[i] or global_v else ("attn_v",)
+        if i >= own and not leftovers:
+            without = ("attn_k", "attn_v", "attn_k_norm")
         weights = {name: weight for name, weight in weights.items() if name.removesuffix(".weight") not in without}
         weights["layer_output_scale.weight"] = Weight((1,), 0.1, 0.8)
         if per_layer:
@@ -243,9 +268,7 @@ def phi3(sizes: Sizes, *, tied: bool = False, factors: bool = True, fused: bool 
     weights, after = ends(sizes, tied=tied)
     if factors:
         keys |= {"rope.scaling.original_context_length": 256, "rope.scaling.attn_factor": 1.2}
-        pairs = range(rotated // 2)
-        weights["rope_factors_long.weight"] = Fixed(tuple(1.0 + 0.5 * i for i in pairs))
-        weights["rope_factors_short.weight"] = Fixed(tuple(1.0 + 0.02 * i for i in pairs))
+        weights |= _long_and_short(rotated // 2)
 
     def block(_: int) -> Weights:
         projections = fused_attention(sizes) if fused else attention(sizes)

@@ -4,12 +4,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import LINEAR, YARN, Sizes, Types, tiny_model
+from . import ARCHITECTURES, LINEAR, YARN, Sizes, Types, Weight, Weights, tiny_model
 from .encoders import CLS, LAST, MEAN, NONE
 
 _SMALL = Sizes(layers=3)
 _SQUARE = Sizes(layers=3, width=128)  # as wide as all heads together, which some families want
 _LARGE = {"width": 256, "head_dim": 64, "ffn": 256}  # rows of whole blocks of 256
+
+_HUGE = 1e5
+_SATURATED: dict[str, float] = {
+    "ffn_gate": _HUGE,
+    "ffn_gate_exps": _HUGE,
+    "ffn_gate_up_exps": _HUGE,
+    "inp_gate": _HUGE,
+    "ffn_down": 1 / _HUGE,
+    "ffn_down_exps": 1 / _HUGE,
+    "proj": 1 / _HUGE,
+}
 
 
 @dataclass(frozen=True)
@@ -25,18 +36,40 @@ class Variant:
     metadata: dict[str, Any] = field(default_factory=dict)
     gelu: bool = False
 
-    def write(self, path: Path, *, types: Types = "f32", large: bool = False) -> Path:
-        """Writes the model; `large` gives it rows of whole blocks of 256."""
+    def write(self, path: Path, *, types: Types = "f32", large: bool = False, saturated: bool = False) -> Path:
+        """Writes the model.
+
+        `large` gives it rows of whole blocks of 256; `saturated` gates so large that an activation is all or nothing,
+        which leaves no trace of the float16 table.
+        """
         sizes = replace(self.sizes, **_LARGE) if large else self.sizes
-        return tiny_model(path, self.architecture, sizes, metadata=self.metadata, types=types, **self.options)
+        weights = _saturated(ARCHITECTURES[self.architecture](sizes, **self.options)[1]) if saturated else {}
+        return tiny_model(
+            path, self.architecture, sizes, metadata=self.metadata, weights=weights, types=types, **self.options
+        )
 
 
+def _saturated(weights: Weights) -> Weights:
+    """Gates (and what is fused with them) `_HUGE` times as large, and the next matrix so much smaller."""
+    fused = not any(".ffn_gate." in name for name in weights)  # the up half grows with its gate
+    factors = _SATURATED | ({"ffn_up": _HUGE, "ffn_down": 1 / _HUGE**2} if fused else {})
+    found: Weights = {}
+    for name, weight in weights.items():
+        part = name.removesuffix(".weight").split(".")[-1]
+        if part in factors and isinstance(weight, Weight) and name.endswith(".weight"):
+            found[name] = replace(weight, std=weight.std * factors[part])
+    return found
+
+
+_NO_SHARING = {"shared": 0, "per_layer": 0}
 _GEMMA3_KEYS = {"rope.freq_base_swa": 20000.0, "final_logit_softcapping": 10.0}
 DECODERS: dict[str, Variant] = {
     "llama": Variant("llama"),
     "llama-tied": Variant("llama", options={"tied": True}),
     "llama-biases": Variant("llama", options={"biased": True}),
-    "llama-rope-freqs": Variant("llama", options={"rope_freqs": True}),
+    "llama-rope-freqs": Variant("llama", options={"factors": "freqs"}),
+    "llama-longrope": Variant("llama", options={"factors": "longrope"}),
+    "llama-longrope-short": Variant("llama", Sizes(layers=3, context=256), {"factors": "longrope"}),
     "llama-linear": Variant("llama", metadata=LINEAR),
     "llama-yarn": Variant("llama", metadata=YARN),
     "llama-experts": Variant("llama", options={"mixture": 4}),
@@ -63,11 +96,11 @@ DECODERS: dict[str, Variant] = {
     ),
     "gemma3-global": Variant("gemma3", options={"window": None}, gelu=True),
     "gemma4": Variant("gemma4", Sizes(layers=6), gelu=True),
-    "gemma4-one-shared": Variant("gemma4", Sizes(layers=3), {"shared": 1}, gelu=True),
-    "gemma4-plain": Variant("gemma4", Sizes(layers=4), {"shared": 0, "per_layer": 0, "tied": False}, gelu=True),
-    "gemma4-experts": Variant("gemma4", Sizes(layers=4), {"shared": 0, "per_layer": 0, "mixture": 4}, gelu=True),
+    "gemma4-one-shared": Variant("gemma4", Sizes(layers=3), {"shared": 1, "leftovers": True}, gelu=True),
+    "gemma4-plain": Variant("gemma4", Sizes(layers=4), _NO_SHARING | {"tied": False, "global_v": True}, gelu=True),
+    "gemma4-experts": Variant("gemma4", Sizes(layers=4), _NO_SHARING | {"mixture": 4}, gelu=True),
     "gemma4-experts-apart": Variant(
-        "gemma4", Sizes(layers=2), {"shared": 0, "per_layer": 0, "mixture": 4, "merged": False}, gelu=True
+        "gemma4", Sizes(layers=2), _NO_SHARING | {"mixture": 4, "merged": False}, gelu=True
     ),
     "gemma3n": Variant("gemma3n", Sizes(layers=22), gelu=True),
     "phi3": Variant("phi3", _SQUARE),
