@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import iree.runtime as rt
@@ -16,6 +17,39 @@ _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _MEMORY = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
 
 
+# What Python lends to IREE (devices, modules, mappings) is made once and kept while the process lives. A worker may
+# drop the last reference to one after the call that used it has returned; the release then runs Python code on that
+# worker, which deadlocks with a thread that waits for the workers while it holds the GIL (as the end of a device does), or
+# corrupts the interpreter's state. What is kept costs address space and sleeping threads.
+
+Identity = tuple[int, int, int, int]
+
+
+def _identity(path: Path) -> Identity:
+    """What changes when a file is replaced or written."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@cache
+def _module(path: Path, identity: Identity) -> rt.VmModule:
+    return rt.VmModule.mmap(_instance(), str(path))
+
+
+@cache
+def _mapping(path: Path, identity: Identity) -> tuple[int, rt.FileHandle]:
+    """A file's size and its bytes, mapped."""
+    with path.open("rb") as file:
+        view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    return len(view), rt.FileHandle.wrap_memory(view)
+
+
+@cache
+def _instance() -> rt.VmInstance:
+    return rt.VmInstance()
+
+
+@cache
 def _device(threads: int) -> rt.HalDevice:
     """A device with so many workers; one thread runs in the caller's own."""
     if threads <= 1:
@@ -49,17 +83,16 @@ class IreeExecutor:
         threads: int,
     ) -> None:
         self.caches = caches
-        self._map = _mapped(weights, parameters)
         index = rt.ParameterIndex()
-        handle = rt.FileHandle.wrap_memory(self._map)
+        handle = _mapped(weights, parameters)
         for name, (offset, length) in parameters.items():
             index.add_from_file_handle(name, handle, length=length, offset=offset)
-        instance = rt.VmInstance()
+        instance = _instance()
         self._device = _device(threads)
         modules = [
             rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE)),
             rt.create_hal_module(instance, self._device),
-            rt.VmModule.mmap(instance, str(vmfb)),
+            _module(vmfb, _identity(vmfb)),
         ]
         self._context = rt.VmContext(instance, modules)
         self._entries = {name: _entry(modules[-1], name) for name in entries}
@@ -120,13 +153,12 @@ def _array(buffer: rt.HalBuffer) -> np.ndarray:
     return buffer.map().asarray([buffer.byte_length()], np.dtype(np.uint8))
 
 
-def _mapped(path: Path, parameters: Mapping[str, tuple[int, int]]) -> mmap.mmap:
+def _mapped(path: Path, parameters: Mapping[str, tuple[int, int]]) -> rt.FileHandle:
     try:
-        with path.open("rb") as file:
-            view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        size, handle = _mapping(path, _identity(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: the weights can't be mapped: {error}") from None
     for name, (offset, length) in parameters.items():
-        if offset + length > len(view):
-            raise InputError(f"{path}: tensor {name!r} ends at byte {offset + length}, the file has {len(view)}")
-    return view
+        if offset + length > size:
+            raise InputError(f"{path}: tensor {name!r} ends at byte {offset + length}, the file has {size}")
+    return handle
