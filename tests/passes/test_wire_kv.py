@@ -71,3 +71,25 @@ def test_layers_with_keys_of_their_own_have_caches_of_their_own() -> None:
     own = "%k.0: f32[S8, 2, 4], %v.0: f32[S8, 2, 4], %k.1: f32[S, 2, 4], %v.1: f32[S, 2, 4]"
     assert found.startswith(f"({IN}, %position: i32[], {own}) {{")
     assert found.endswith("return %1, %2, %3, %4, %5\n")
+
+
+def test_a_convolution_goes_on_from_a_state_of_fixed_size() -> None:
+    """Three taps see two rows back; the state is those rows, renewed by every call, in float32 whatever caches are."""
+    assert after(
+        WireKv("f16"),
+        "%tokens: i32[T], %x: f32[T, 4]",
+        """
+        %0: f32[T, 4] = short_conv(%x, @kernel: f32[4, 3])  # layer 0
+        %1: f32[T, 4] = short_conv(%0, @other: f32[4, 2])  # layer 1
+        return %1
+        """,
+    ) == written(
+        "%tokens: i32[T], %x: f32[T, 4], %position: i32[], %c.0: f32[2, 4], %c.1: f32[1, 4]",
+        """
+        %0: f32[T, 4] = short_conv(%x, %c.0, @kernel: f32[4, 3])  # layer 0
+        %2: f32[2, 4] = conv_update(%c.0, %x)  # layer 0
+        %1: f32[T, 4] = short_conv(%0, %c.1, @other: f32[4, 2])  # layer 1
+        %3: f32[1, 4] = conv_update(%c.1, %0)  # layer 1
+        return %1, %2, %3
+        """,
+    )
