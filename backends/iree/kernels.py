@@ -14,11 +14,15 @@ from iree.compiler import ir
 
 from ..native.kernel import Kernel
 from ..native.kernels.activations import activation_width, quantize_rows
-from ..native.kernels.attention import attention_many, attention_one
+from ..native.kernels.attention import attention_many, attention_one, shared_heads
+from ..native.kernels.attention_around import attention_around
 from ..native.kernels.embed import embed
+from ..native.kernels.experts import expert_gain, expert_linear, mix, route, top_k
 from ..native.kernels.kv_update import kv_update
 from ..native.kernels.linear_many import linear_many
 from ..native.kernels.linear_one import linear_one, rows_per_group
+from ..native.kernels.norm import layer_norm
+from ..native.kernels.rows import conv_update, copy_rows, short_conv
 
 Scalar = int | float | ir.Value
 """A number known now, or an index value of the program (the size of a dynamic dimension)."""
@@ -42,6 +46,14 @@ class Dispatcher(Protocol):
         """The size of one axis of a tensor."""
         ...
 
+    def times(self, value: Scalar, factor: int) -> Scalar:
+        """The product of a number and a constant."""
+        ...
+
+    def zero(self) -> ir.Value:
+        """A position of 0, as a tensor."""
+        ...
+
     def tensor(self, shape: list[int | None], element: str) -> ir.Type:
         """A tensor type; None is a dynamic size."""
         ...
@@ -60,8 +72,7 @@ Lowering = Callable[[Dispatcher, list[ir.Value], dict[str, Any], ir.Type], ir.Va
 
 def _embed(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
     tokens, table = operands
-    rows = ir.RankedTensorType(table.type).shape[0]
-    cols = ir.RankedTensorType(result).shape[1]
+    rows, cols = _shape(table)[0], _shape(result)[1]
     kernel = embed(attributes["type_name"])
     scalars = {"tokens": at.size(tokens, 0), "rows": rows, "cols": cols}
     return at.dispatch(kernel, [tokens, at.weight(table)], scalars, result)
@@ -70,9 +81,8 @@ def _embed(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any],
 def _linear(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
     x, weight = operands
     type_name = attributes["type_name"]
-    shape = ir.RankedTensorType(x.type).shape
+    shape, rows = _shape(x), _shape(weight)[0]
     cols = prod(shape[1:])
-    rows = ir.RankedTensorType(weight.type).shape[0]
     w = at.weight(weight)
     if shape[0] == 1:
         kernel = linear_one(type_name, rows_per_group(rows))
@@ -88,27 +98,94 @@ def _linear(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any]
 
 def _kv_update(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
     cache, x, _ = operands
-    shape = ir.RankedTensorType(cache.type).shape
-    scalars = {"tokens": at.size(x, 0), "rows": at.size(cache, 0), "row": prod(shape[1:])}
+    scalars = {"tokens": at.size(x, 0), "rows": at.size(cache, 0), "row": prod(_shape(cache)[1:])}
     return at.dispatch(kv_update(_element(cache)), operands, scalars, result, tied=0)
 
 
 def _attention(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
-    q, k, v, _ = operands
-    tokens, heads, head_dim = ir.RankedTensorType(q.type).shape
-    kv_heads, value_dim = ir.RankedTensorType(v.type).shape[1:]
-    scalars = {
-        "rows": at.size(k, 0),
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "window": attributes["window"],
-        "scale": attributes["scale"],
-        "cap": attributes["cap"],
-    }
-    if tokens == 1:
-        return at.dispatch(attention_one(_element(k), head_dim, value_dim), operands, scalars, result)
-    kernel = attention_many(_element(k), head_dim, value_dim)
+    q, k, v, *position = operands
+    tokens, heads, head_dim = _shape(q)
+    kv_heads, value_dim = _shape(v)[1:]
+    operands = [q, k, v, *(position or [at.zero()])]
+    scalars = {"rows": at.size(k, 0), "heads": heads, "kv_heads": kv_heads} | attributes
+    if attributes["ahead"]:
+        kernel = attention_around(head_dim, value_dim)
+    elif tokens == 1:
+        kernel = attention_one(_element(k), head_dim, value_dim, shared_heads(heads, kv_heads))
+    else:
+        kernel = attention_many(_element(k), head_dim, value_dim)
     return at.dispatch(kernel, operands, scalars | {"tokens": at.size(q, 0)}, result)
+
+
+def _layer_norm(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    _, *inner, row = _shape(operands[0])
+    scalars = {"rows": at.times(at.size(operands[0], 0), prod(inner)), "row": row, "eps": attributes["eps"]}
+    return at.dispatch(layer_norm(len(operands) == 3), operands, scalars, result)
+
+
+def _part(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    (x,) = operands
+    row, taken = prod(_shape(x)[1:]), prod(_shape(result)[1:])
+    scalars = {"tokens": at.size(x, 0), "row": taken, "start": attributes["start"], "from": row, "to": taken}
+    return at.dispatch(copy_rows(), operands, scalars, result)
+
+
+def _half(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    (x,) = operands
+    _, *inner, size = _shape(x)
+    rows, half = at.times(at.size(x, 0), prod(inner)), size // 2
+    scalars = {"tokens": rows, "row": half, "start": half * attributes["number"], "from": size, "to": half}
+    return at.dispatch(copy_rows(), operands, scalars, result)
+
+
+def _short_conv(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    row, taps = _shape(operands[-1])
+    scalars = {"tokens": at.size(operands[0], 0), "row": row, "taps": taps}
+    return at.dispatch(short_conv(len(operands) == 3), operands, scalars, result)
+
+
+def _conv_update(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    state, x = operands
+    rows, row = _shape(state)
+    return at.dispatch(conv_update(), [x, state], {"tokens": at.size(x, 0), "rows": rows, "row": row}, result, tied=1)
+
+
+def _top_k(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    (x,) = operands
+    scalars = {"tokens": at.size(x, 0), "count": _shape(x)[1], "k": attributes["k"]}
+    return at.dispatch(top_k(), operands, scalars, result)
+
+
+def _route(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    x, experts = operands
+    scalars = {"tokens": at.size(x, 0), "count": _shape(x)[1], "k": _shape(experts)[1], "by": attributes["by"]}
+    return at.dispatch(route(bool(attributes["normalize"])), operands, scalars, result)
+
+
+def _expert_linear(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    x, experts, weight = operands
+    k, cols = _shape(experts)[1], _shape(x)[-1]
+    share = k if len(_shape(x)) == 2 else 1
+    scalars = {"pairs": at.times(at.size(x, 0), k), "rows": _shape(weight)[1], "cols": cols, "share": share}
+    kernel = expert_linear(attributes["type_name"])
+    return at.dispatch(kernel, [at.weight(weight), x, experts], scalars, result)
+
+
+def _expert_gain(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    _, k, *row = _shape(operands[0])
+    return at.dispatch(
+        expert_gain(), operands, {"pairs": at.times(at.size(operands[0], 0), k), "row": prod(row)}, result
+    )
+
+
+def _mix(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
+    _, k, row = _shape(operands[0])
+    return at.dispatch(mix(), operands, {"tokens": at.size(operands[0], 0), "k": k, "row": row}, result)
+
+
+def _shape(value: ir.Value | ir.Type) -> list[int]:
+    """Sizes of a tensor; those that are dynamic mean nothing."""
+    return ir.RankedTensorType(value if isinstance(value, ir.Type) else value.type).shape
 
 
 def _element(value: ir.Value) -> str:
@@ -120,4 +197,14 @@ LOWERINGS: dict[str, Lowering] = {
     "ggufc.linear": _linear,
     "ggufc.kv_update": _kv_update,
     "ggufc.attention": _attention,
+    "ggufc.layer_norm": _layer_norm,
+    "ggufc.part": _part,
+    "ggufc.half": _half,
+    "ggufc.short_conv": _short_conv,
+    "ggufc.conv_update": _conv_update,
+    "ggufc.top_k": _top_k,
+    "ggufc.route": _route,
+    "ggufc.expert_linear": _expert_linear,
+    "ggufc.expert_gain": _expert_gain,
+    "ggufc.mix": _mix,
 }

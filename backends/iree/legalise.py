@@ -215,7 +215,7 @@ class _Entry:
         numbers = {s.name: self._number(scalars[s.name], s.dtype) for s in kernel.scalars}
         workload = [numbers[name] for name, _ in kernel.grid]
         dims = [d for o in operands for d in self._dynamic_sizes(o)]
-        result_dims = self._dynamic_sizes(operands[tied]) if tied is not None else self._result_sizes(result, scalars)
+        result_dims = self._dynamic_sizes(operands[tied]) if tied is not None else self._result_sizes(result)
         leads = [
             self._number(self.leads.get(o, 0), "i64")
             for o, buffer in zip(operands, kernel.buffers, strict=False)
@@ -252,12 +252,12 @@ class _Entry:
         sizes = [self.size(value, axis) for axis in range(type_.rank) if type_.is_dynamic_dim(axis)]
         return [s for s in sizes if isinstance(s, ir.Value)]
 
-    def _result_sizes(self, result: ir.Type, scalars: Mapping[str, Scalar]) -> list[ir.Value]:
-        """The only dynamic size of a new tensor is its number of tokens."""
+    def _result_sizes(self, result: ir.Type) -> list[ir.Value]:
+        """The only dynamic size of a new tensor is the number of tokens, that of the entry's first argument."""
         type_ = ir.RankedTensorType(result)
         if not any(type_.is_dynamic_dim(axis) for axis in range(type_.rank)):
             return []
-        return [self._number(scalars["tokens"], "i64")]
+        return [self._number(self.size(self.block.arguments[0], 0), "i64")]
 
     def size(self, value: ir.Value, axis: int) -> Scalar:
         type_ = ir.RankedTensorType(value.type)
@@ -270,6 +270,24 @@ class _Entry:
             return ir.Operation.create("tensor.dim", results=[index], operands=[value, constant]).results[0]
 
         return self.once(("size", value, axis), make)
+
+    def times(self, value: Scalar, factor: int) -> Scalar:
+        if not isinstance(value, ir.Value):
+            return value * factor
+
+        def make() -> ir.Value:
+            operands = [value, self._number(factor, "i64")]
+            return ir.Operation.create("arith.muli", results=[ir.IndexType.get()], operands=operands).results[0]
+
+        return value if factor == 1 else self.once(("times", value, factor), make)
+
+    def zero(self) -> ir.Value:
+        type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        value = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, 0))
+        attributes = {"value": value}
+        return self.once(
+            ("zero",), lambda: ir.Operation.create("arith.constant", results=[type_], attributes=attributes).results[0]
+        )
 
     def tensor(self, shape: list[int | None], element: str) -> ir.Type:
         sizes = [ir.ShapedType.get_dynamic_size() if s is None else s for s in shape]

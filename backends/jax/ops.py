@@ -85,12 +85,15 @@ def positions(tokens: Array, position: Array | None = None) -> Array:
 
 def top_k(logits: Array, *, k: int) -> Array:
     """Numbers of the k largest, largest first, ties to the lower number."""
-    return lax.top_k(logits, k)[1]
+    numbers = lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    # lax.top_k would leave a function in the module
+    _, found = lax.sort_key_val(-logits, numbers, dimension=1, is_stable=True)
+    return lax.slice_in_dim(found, 0, k, axis=1)
 
 
 def route(logits: Array, experts: Array, *, by: float, normalize: int) -> Array:
     """The share of each chosen expert; llama-graph.cpp, build_moe_ffn."""
-    shares = jnp.take_along_axis(jax.nn.softmax(logits, -1), experts, -1)
+    shares = _at(jax.nn.softmax(logits, -1), experts)
     if normalize:
         shares = shares / jnp.maximum(jnp.sum(shares, -1, keepdims=True), 6.103515625e-5)
     return shares * by
@@ -102,10 +105,13 @@ def expert_linear(x: Array, experts: Array, weight: Array, *, type_name: str) ->
     flat = dequantize(weight.reshape(count * rows, -1), type_name)
     matrices = flat.reshape(count, rows, flat.shape[-1])
     if x.ndim == 2:
-        every = jnp.einsum("tc,nrc->tnr", x, matrices, precision=HIGHEST)
-        return jnp.take_along_axis(every, experts[:, :, None], 1)
-    every = jnp.einsum("tkc,nrc->tknr", x, matrices, precision=HIGHEST)
-    return jnp.take_along_axis(every, experts[:, :, None, None], 2)[:, :, 0]
+        return _at(jnp.einsum("tc,nrc->tnr", x, matrices, precision=HIGHEST), experts)
+    return jax.vmap(_at)(jnp.einsum("tkc,nrc->tknr", x, matrices, precision=HIGHEST), experts)
+
+
+def _at(values: Array, numbers: Array) -> Array:
+    """`values[t, numbers[t]]` for every t; jnp.take_along_axis would leave a function in the module."""
+    return jax.vmap(lambda row, number: row[number])(values, numbers)
 
 
 def expert_gain(x: Array, experts: Array, weight: Array) -> Array:
@@ -179,9 +185,10 @@ def rope(
         turned = [a * cos - b * sin, a * sin + b * cos]
     else:
         a, b = lax.slice_in_dim(x, 0, dims, 2, axis=2), lax.slice_in_dim(x, 1, dims, 2, axis=2)
-        pair = (x.shape[0], x.shape[1], half, 1)
-        both = [lax.broadcast_in_dim(r, pair, (0, 1, 2)) for r in (a * cos - b * sin, a * sin + b * cos)]
-        turned = [lax.concatenate(both, 3).reshape(x.shape[0], x.shape[1], dims)]
+        # neighbours meet by padding each other's places: an axis can't be split beside a dynamic size
+        spread = [[(0, 0, 0), (0, 0, 0), (n, 1 - n, 1)] for n in range(2)]
+        zero = jnp.float32(0)
+        turned = [lax.pad(a * cos - b * sin, zero, spread[0]) + lax.pad(a * sin + b * cos, zero, spread[1])]
     rest = [lax.slice_in_dim(x, dims, x.shape[2], axis=2)] if dims < x.shape[2] else []
     return lax.concatenate([*turned, *rest], 2)
 

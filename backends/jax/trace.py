@@ -15,9 +15,11 @@ from ...graph.ops import OPS
 from ...graph.types import TensorType
 from .ops import RULES
 
-COMPOSITES = ("embed", "linear", "expert_linear", "rms_norm", "rope", "attention", "kv_update")
+COMPOSITES = (
+    *("embed", "linear", "rms_norm", "layer_norm", "rope", "attention", "kv_update", "short_conv", "conv_update"),
+    *("part", "half", "top_k", "route", "expert_linear", "expert_gain", "mix"),
+)
 """Operations that become composites: a backend may put its own kernel in their place."""
-
 
 TYPED = ("embed", "linear", "expert_linear")
 """Operations whose rule is told the GGML type of the weight, since it comes as bytes."""
