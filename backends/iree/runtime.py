@@ -19,8 +19,8 @@ _MEMORY = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
 
 # What Python lends to IREE (devices, modules, mappings) is made once and kept while the process lives. A worker may
 # drop the last reference to one after the call that used it has returned; the release then runs Python code on that
-# worker, which deadlocks with a thread that waits for the workers while it holds the GIL (as the end of a device does), or
-# corrupts the interpreter's state. What is kept costs address space and sleeping threads.
+# worker, which deadlocks with a thread that waits for the workers while it holds the GIL (as the end of a device does),
+# or corrupts the interpreter's state. What is kept costs address space and sleeping threads.
 
 Identity = tuple[int, int, int, int]
 
