@@ -15,7 +15,6 @@ from iree.compiler import ir
 from ..native.kernel import Kernel
 from ..native.kernels.activations import activation_width, quantize_rows
 from ..native.kernels.attention import attention_many, attention_one, shared_heads
-from ..native.kernels.attention_around import attention_around
 from ..native.kernels.embed import embed
 from ..native.kernels.experts import expert_gain, expert_linear, mix, route, top_k
 from ..native.kernels.kv_update import kv_update
@@ -108,9 +107,7 @@ def _attention(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, A
     kv_heads, value_dim = _shape(v)[1:]
     operands = [q, k, v, *(position or [at.zero()])]
     scalars = {"rows": at.size(k, 0), "heads": heads, "kv_heads": kv_heads} | attributes
-    if attributes["ahead"]:
-        kernel = attention_around(head_dim, value_dim)
-    elif tokens == 1:
+    if tokens == 1:
         kernel = attention_one(_element(k), head_dim, value_dim, shared_heads(heads, kv_heads))
     else:
         kernel = attention_many(_element(k), head_dim, value_dim)

@@ -19,8 +19,7 @@ from ...graph.ir import Graph, Op, Value, Weight
 from ...graph.rope import frequencies
 from .kernel import Kernel
 from .kernels.activations import activation_width, quantize_rows
-from .kernels.attention import attention_many, attention_one
-from .kernels.attention_around import attention_around
+from .kernels.attention import attention_many, attention_one, shared_heads
 from .kernels.elementwise import by_row, elementwise, gain_by_one
 from .kernels.embed import embed
 from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
@@ -354,16 +353,13 @@ def _attention(at: _Lowering, op: Op) -> None:
     kv_heads, value_dim = (int(d) for d in v.type.shape[1:])
     position = Place(array=at.program.position)  # stays 0 where the graph has none
     operands = {"q": at.places[q], "k": at.places[k], "v": at.places[v], "position": position, "out": at.result(op)}
-    attributes = {name: _number(op, name) for name in ("window", "scale", "cap")}
+    attributes = {name: _number(op, name) for name in ("window", "scale", "cap", "ahead")}
     scalars: dict[str, Number] = {"rows": at.cache_rows(k), "heads": heads, "kv_heads": kv_heads} | attributes
-    ahead = _number(op, "ahead")
-    if ahead:
-        assert k.type.dtype == "f32" and len(op.values) == 3, "a cache holds no later tokens"
-        at.call(attention_around(head_dim, value_dim), operands, scalars | {"tokens": tokens, "ahead": ahead})
-    elif tokens == 1:
-        at.call(attention_one(k.type.dtype, head_dim, value_dim), operands, scalars)
+    shape = (k.type.dtype, head_dim, value_dim)
+    if tokens == 1:
+        at.call(attention_one(*shape, shared_heads(heads, kv_heads)), operands, scalars)
     else:
-        at.call(attention_many(k.type.dtype, head_dim, value_dim), operands, scalars | {"tokens": tokens})
+        at.call(attention_many(*shape), operands, scalars | {"tokens": tokens})
 
 
 def _short_conv(at: _Lowering, op: Op) -> None:

@@ -1,4 +1,4 @@
-"""Causal attention over a ring of keys and values, with the softmax taken on the way (Milakov and Gimelshein, 2018).
+"""Attention over a ring of keys and values, with the softmax taken on the way (Milakov and Gimelshein, 2018).
 
 A work group has some *rows*, pairs of a token and a query head of one kv head: in decode the heads of one token, in
 prefill the tokens of one head. It goes through the keys that its rows see in blocks of BLOCK positions: scores of all
@@ -39,10 +39,10 @@ def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: in
     """Attention of one token (decode).
 
     q: float32 (heads, head_dim); k: `dtype` ("f32" or "f16") (rows, kv_heads, head_dim); v: `dtype` (rows, kv_heads,
-    value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Dimensions are multiples of 8. Ring
-    row s holds the latest position p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the
-    number of positions seen with the token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless
-    it is 0. A work group does `heads_per_group` heads, which divides heads / kv_heads: they share reads of the ring.
+    value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Ring row s holds the latest position
+    p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the number of positions seen with the
+    token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless it is 0. A work group does
+    `heads_per_group` heads, which divides heads / kv_heads: they share reads of the ring.
     """
     assert 1 <= heads_per_group <= _MOST_HEADS, heads_per_group
     shape = _Shape(dtype, head_dim, value_dim)
@@ -67,8 +67,8 @@ def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
     """Attention of any number of tokens (prefill).
 
     q: float32 (tokens, heads, head_dim), row t of it at `position + t`; out: float32 (tokens, heads, value_dim); ring
-    row s holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. The rest
-    is as in `attention_one`.
+    row s holds the latest position p < position + tokens with p mod rows = s, and all that is seen is there. Each
+    token also sees up to `ahead` of the tokens after it. The rest is as in `attention_one`.
     """
     shape = _Shape(dtype, head_dim, value_dim)
 
@@ -80,7 +80,7 @@ def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
     return Kernel(
         f"ggufc_attention_many_{shape.name}",
         shape.buffers,
-        (Scalar("tokens"), *_SCALARS),
+        (Scalar("tokens"), *_SCALARS, Scalar("ahead")),
         (("heads", 1), ("tokens", TOKENS)),
         emit,
     )
@@ -93,7 +93,7 @@ class _Shape:
     value_dim: int
 
     def __post_init__(self) -> None:
-        assert self.dtype in ("f32", "f16") and self.head_dim % 8 == 0 and self.value_dim % 8 == 0, self
+        assert self.dtype in ("f32", "f16"), self
 
     @property
     def name(self) -> str:
@@ -133,7 +133,10 @@ class _Group:
         self.lanes = e.target.vector_bits // 32
         self.sums = 16 if e.target.vector_registers == 32 else 8  # registers of running sums in a tile
         self.ring, self.window, self.scale, self.cap = a["rows"], a["window"], a["scale"], a["cap"]
-        self.position = e.add(e.sext(e.read(I32, a["position"]), I64), token)  # of row 0
+        first = e.sext(e.read(I32, a["position"]), I64)
+        self.position = e.add(first, token)  # of row 0
+        # where the keys end, and how many later ones are seen; a token alone is the last
+        self.length, self.ahead = (e.add(first, a["tokens"]), a["ahead"]) if rows.step else (None, None)
         row = e.add(e.mul(token, a["heads"]), head)
         kv_head = e.udiv(head, e.udiv(a["heads"], a["kv_heads"]))
         self.q, self.q_stride = self._part(a["q"], row, rows.stride, 4 * shape.head_dim)
@@ -160,14 +163,19 @@ class _Group:
 
     # What a row sees: the positions [first, end)
 
-    def _end(self, row: Value) -> Value:
+    def _own(self, row: Value) -> Value:
+        """The position after the row's own."""
         e = self.e
         return e.add(self.position, e.add(e.times(row, self.rows.step), e.index(1)))
+
+    def _end(self, row: Value) -> Value:
+        e, end = self.e, self._own(row)
+        return end if self.length is None else e.minimum(e.add(end, self.ahead), self.length)
 
     def _first(self, row: Value) -> Value:
         e = self.e
         has_window = e.icmp_signed(">", self.window, e.index(0))
-        return e.select(has_window, e.maximum(e.sub(self._end(row), self.window), 0), e.index(0))
+        return e.select(has_window, e.maximum(e.sub(self._own(row), self.window), 0), e.index(0))
 
     # Steps
 
@@ -179,8 +187,8 @@ class _Group:
 
     def _finish(self, row: Value) -> None:
         e = self.e
-        factor = e.splat(e.fdiv(const(F32, 1.0), e.read(F32, self.total, e.times(row, 4))), 8)
-        self._change(row, lambda total: e.fmul(total, factor))
+        factor = e.fdiv(const(F32, 1.0), e.read(F32, self.total, e.times(row, 4)))
+        self._change(row, lambda total: e.fmul(total, e.splat(factor, total.type.count)))
 
     def _block(self, block: Value) -> None:
         e = self.e
@@ -361,12 +369,15 @@ class _Group:
 
     def _change(self, row: Value, change: Callable[[Value], Value]) -> None:
         """out = change(out) for a row of the output."""
-        e, out, kind = self.e, self._output(row), vec(F32, 8)
+        e, out = self.e, self._output(row)
 
-        def columns(i: Value) -> None:
-            e.write(change(e.read(kind, out, e.times(i, 4))), out, e.times(i, 4))
+        def columns(i: Value, count: int = 8) -> None:
+            e.write(change(e.read(vec(F32, count), out, e.times(i, 4))), out, e.times(i, 4))
 
-        e.each(0, self.shape.value_dim, 8, columns)
+        rest = self.shape.value_dim % 8
+        e.each(0, self.shape.value_dim - rest, 8, columns)
+        if rest:
+            columns(e.index(self.shape.value_dim - rest), rest)
 
     def _read_ring(self, address: Value, column: Index, lanes: int) -> Value:
         """Elements of k or v as float32."""

@@ -44,6 +44,7 @@ class Case:
     cap: float = 0.0
     dtype: str = "f32"
     scale: float = 0.25
+    ahead: int = 0
     seed: int = 0
 
     @property
@@ -67,7 +68,7 @@ def cases(draw: st.DrawFn) -> Case:
     seen = min(window, position + tokens) if window else position + tokens
     needed = seen + tokens - 1 if window else seen
     kv_heads = draw(st.integers(1, 2))
-    head_dim, value_dim = draw(st.sampled_from(((8, 16), (40, 24), (112, 80))))
+    head_dim, value_dim = draw(st.sampled_from(((8, 16), (40, 24), (112, 80), (100, 3))))
     return Case(
         tokens=tokens,
         position=position,
@@ -94,7 +95,7 @@ def exact(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray
         scores = case.cap * np.tanh(scores / case.cap)
     at = case.position + np.arange(case.tokens)[:, None]
     keys = np.arange(case.length)[None]
-    seen = (keys <= at) & ((keys > at - case.window) if case.window else True)
+    seen = (keys <= at + case.ahead) & ((keys > at - case.window) if case.window else True)
     scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return np.einsum("hts,shd->thd", weights / weights.sum(-1, keepdims=True), v)
@@ -109,7 +110,7 @@ def ring(case: Case, sequence: np.ndarray) -> np.ndarray:
 
 
 def scalars(case: Case) -> dict[str, float]:
-    names = ("tokens", "rows", "heads", "kv_heads", "window", "scale", "cap")
+    names = ("tokens", "rows", "heads", "kv_heads", "window", "scale", "cap", "ahead")
     return {name: getattr(case, name) for name in names}
 
 
@@ -141,7 +142,7 @@ def check(case: Case, target: Target) -> None:
     assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
     np.testing.assert_array_equal(prefill(case, q, k, v, target, threads=2), found)
     for share in {1, case.heads // case.kv_heads}:
-        for token in {0, case.tokens - 1}:
+        for token in {0 if case.ahead == 0 else case.tokens - 1, case.tokens - 1}:
             np.testing.assert_array_equal(decode(case, q, k, v, token, share, target), found[token])
 
 
@@ -159,6 +160,9 @@ def test_attention_of_any_shape(target: Target, case: Case) -> None:
         pytest.param(Case(70, 9000, 161, 92, 4, 2, 64, 64, dtype="f16"), id="wrapped"),
         pytest.param(Case(5, 1000, 8, 3, 8, 1, 96, 24, cap=3.0), id="ring-within-a-block"),
         pytest.param(Case(1, 3000, 3001, 0, 2, 1, 80, 8), id="long"),
+        pytest.param(Case(150, 0, 150, heads=2, ahead=2**31 - 1), id="encoder"),
+        pytest.param(Case(200, 0, 200, 65, heads=2, head_dim=33, value_dim=20, ahead=64), id="window-on-both-sides"),
+        pytest.param(Case(9, 70, 79, 1, ahead=2), id="more-after-than-before"),
         pytest.param(Case(3, 7, 3, 1), id="window-of-one"),
     ],
 )
@@ -199,10 +203,12 @@ def test_a_window_of_four_sees_itself_and_three_before(target: Target, dtype: st
 
 @each_target
 @each_dtype
-@pytest.mark.parametrize(("window", "first"), [(0, 0), (7, 0), (7, 100), (90, 60)])
-def test_keys_out_of_sight_leave_no_trace(target: Target, dtype: str, window: int, first: int) -> None:
+@pytest.mark.parametrize(
+    ("window", "first", "ahead"), [(0, 0, 0), (7, 0, 0), (7, 100, 0), (90, 60, 0), (6, 0, 5), (1, 0, 70), (0, 0, 3)]
+)
+def test_keys_out_of_sight_leave_no_trace(target: Target, dtype: str, window: int, first: int, ahead: int) -> None:
     """Not even as NaN: the other rows' results keep their bits."""
-    case = Case(80, first, first + 80, window, heads=2, head_dim=40, value_dim=40, dtype=dtype)
+    case = Case(80, first, first + 80, window, heads=2, head_dim=40, value_dim=40, dtype=dtype, ahead=ahead)
     q, k, v = case.arrays()
     clean = prefill(case, q, k, v, target)
     for p in (0, first + 1, first + 37, first + 64, first + 79):
@@ -212,7 +218,7 @@ def test_keys_out_of_sight_leave_no_trace(target: Target, dtype: str, window: in
             found = prefill(case, q, k, v, target)
             poisoned[p] = kept
             at = first + np.arange(80)
-            sees = (p <= at) & ((p > at - window) if window else True)
+            sees = (p <= at + ahead) & ((p > at - window) if window else True)
             assert np.isnan(found[sees]).all()
             np.testing.assert_array_equal(found[~sees], clean[~sees])
 
