@@ -11,7 +11,7 @@ _SMALL = Sizes(layers=3)
 _SQUARE = Sizes(layers=3, width=128)  # as wide as all heads together, which some families want
 _LARGE = {"width": 256, "head_dim": 64, "ffn": 256}  # rows of whole blocks of 256
 
-_HUGE = 1e5
+_HUGE = 1e3
 _SATURATED: dict[str, float] = {
     "ffn_gate": _HUGE,
     "ffn_gate_exps": _HUGE,
