@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -35,10 +35,11 @@ ggufc compiles a GGUF model into a small program that runs on the file's own byt
 class Cli(click.Group):
     """A group that ends every error in one line and an exit code."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> NoReturn:
         state = {"debug": False}
+        extra |= {"prog_name": "ggufc", "standalone_mode": False, "obj": state}
         try:
-            code = super().main(args, "ggufc", standalone_mode=False, obj=state, **extra)
+            code = super().main(args, **extra)
             sys.exit(code if isinstance(code, int) else 0)
         except Exception as error:
             if state["debug"] and not isinstance(error, click.ClickException):
@@ -362,7 +363,9 @@ def _stream(text: str) -> None:
 @_model
 @_kv
 @click.option(
-    "--graph", type=click.Choice(["prefill", "decode", "forward"]), help="Print an entry point's graph instead."
+    "--graph",
+    type=click.Choice(["prefill", "decode", "forward", "encode"]),
+    help="Print an entry point's graph instead.",
 )
 @_common
 def inspect(model: Path, kv: str, graph: str | None, archdefs: tuple[Path, ...], as_json: bool) -> None:

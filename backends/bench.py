@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..frontend.errors import GgufcError, InputError
+from ..frontend.errors import GgufcError, InputError, UnsupportedError
 from ..graph.model import open_model
 from .bandwidth import ReadBandwidth
 from .bundle import read_bundle
@@ -162,11 +162,15 @@ def bench(
     kv = bundle.manifest["kv"] if bundle else "f32"
     file = bundle.weights() if bundle else model
     opened = open_model(file, archdefs)
+    if opened.definition.kind != "decoder":
+        raise UnsupportedError(f"{file}: {opened.definition.name} is an encoder, which bench can't measure yet")
     if prompt_tokens + tokens > opened.context_length:
         raise InputError(f"{prompt_tokens} + {tokens} tokens exceed the model's context of {opened.context_length}")
     prompt = np.random.default_rng(0).integers(0, opened.vocabulary, prompt_tokens).tolist()
     place = bundle.path if bundle else model
-    makers = {"ggufc": (kv, partial(load, place, backend, threads=workers, archdefs=tuple(archdefs)))}
+    makers: dict[str, tuple[str, Callable[[], Engine]]] = {
+        "ggufc": (kv, partial(load, place, backend, threads=workers, archdefs=tuple(archdefs)))
+    }
     if llama_cpp:
         makers["llama.cpp"] = (KV, partial(LlamaCpp, file.resolve(), workers, prompt_tokens + tokens))
     with ExitStack() as stack:

@@ -3,16 +3,25 @@
 from collections import Counter
 from typing import Any
 
+from ..frontend.errors import InputError
 from ..graph.ir import Graph
 from ..graph.model import Model
 from ..passes import pipeline
-from .executor import cache_specs
+from .executor import CacheSpec, cache_specs
 
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
-    """The graph of `prefill`, `decode` or `forward` (the run without a cache)."""
+    """The graph of `prefill`, `decode`, `forward` (the run without a cache) or `encode` (which gives an embedding).
+
+    Raises:
+        InputError: the model has no such entry point.
+    """
     if name == "forward":
         return pipeline.forward(model.graph)
+    if name == "encode" and model.embedding:
+        return pipeline.encode(model.embedding)
+    if name == "encode" or model.definition.kind != "decoder":
+        raise InputError(f"{model.file.path}: {model.definition.name} as this file has it gives no {name}")
     return {"prefill": pipeline.prefill, "decode": pipeline.decode}[name](model.graph, kv)
 
 
@@ -20,7 +29,8 @@ def describe(model: Model, kv: str) -> dict[str, Any]:
     """Everything about a model, ready for JSON; sizes in bytes.
 
     `cache.bytes_per_token` holds while the sequence is shorter than every sliding window,
-    `cache.bytes_per_token_past_windows` beyond, where only the layers that see everything grow.
+    `cache.bytes_per_token_past_windows` beyond, where only the layers that see everything grow; `cache.fixed_bytes` is
+    the state of convolutions, which never grows.
     """
     file, numbers = model.file, model.hyperparameters
     types: dict[str, dict[str, int]] = {}
@@ -28,7 +38,7 @@ def describe(model: Model, kv: str) -> dict[str, Any]:
         entry = types.setdefault(tensor.type.name, {"tensors": 0, "bytes": 0})
         entry["tensors"] += 1
         entry["bytes"] += tensor.nbytes
-    caches = cache_specs(pipeline.decode(model.graph, kv))
+    caches = caches_of(model, kv)
     return {
         "path": str(file.path),
         "name": model.name,
@@ -44,8 +54,9 @@ def describe(model: Model, kv: str) -> dict[str, Any]:
         "tensors": {"count": len(file.tensors), "types": types},
         "cache": {
             "kv": kv,
-            "bytes_per_token": sum(c.nbytes(1) for c in caches),
-            "bytes_per_token_past_windows": sum(c.nbytes(1) for c in caches if not c.window),
+            "bytes_per_token": sum(c.nbytes(1) for c in caches if not c.rows),
+            "bytes_per_token_past_windows": sum(c.nbytes(1) for c in caches if not (c.rows or c.window)),
+            "fixed_bytes": sum(c.nbytes(c.rows) for c in caches if c.rows),
         },
         "decode_bytes": {
             "weights": weight_bytes(model),
@@ -54,11 +65,18 @@ def describe(model: Model, kv: str) -> dict[str, Any]:
     }
 
 
+def caches_of(model: Model, kv: str) -> tuple[CacheSpec, ...]:
+    """The caches of a decoder; an encoder has none."""
+    if model.definition.kind != "decoder":
+        return ()
+    return cache_specs({"prefill": pipeline.prefill(model.graph, kv)})
+
+
 def weight_bytes(model: Model) -> int:
     """Bytes of weights that decoding one token reads: every tensor of the graph once, one row of an embedding."""
     whole: set[str] = set()
     rows: dict[str, int] = {}
-    for op in pipeline.decode(model.graph, "f32").ops:
+    for op in pipeline.forward(model.graph).ops:
         for weight in op.weights:
             tensor = model.file.tensors[weight.name]
             if op.name == "embed":
@@ -72,5 +90,5 @@ def weight_bytes(model: Model) -> int:
 
 def decode_bytes(model: Model, kv: str, position: int) -> int:
     """Bytes that decoding the token at `position` reads: the weights, and of each cache what attention sees."""
-    caches = cache_specs(pipeline.decode(model.graph, kv))
-    return weight_bytes(model) + sum(c.nbytes(min(position, c.window or position)) for c in caches)
+    caches = caches_of(model, kv)
+    return weight_bytes(model) + sum(c.nbytes(c.rows or min(position, c.window or position)) for c in caches)

@@ -7,7 +7,6 @@ entry points are judged. The reference is the native backend in exact mode: floa
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ class Bound:
 
 EXACT = Bound(1e-5, 0.02, 1e-3, "both compute in float32 and differ in the order of sums alone")
 FAST = Bound(4e-4, 0.05, why="activations are rounded to 16 bits; a tenth of what llama.cpp's 8 bits cost")
-SAME = Bound(1e-6, 0.02, why="the same kernels, and the same arithmetic between them but for the order of sums")
+SAME = Bound(1e-4, 0.05, why="the same kernels; where sums differ in order, an activation may be rounded the other way")
 JUDGE = Bound(2e-2, 1.0, why="llama.cpp rounds activations to 8 bits and has float16 caches and GELU")
 
 
@@ -99,6 +98,8 @@ def verify(
     bundle = read_bundle(model) if model.is_dir() else None
     file = bundle.weights() if bundle else model
     opened = open_model(file, archdefs)
+    if opened.definition.kind != "decoder":
+        raise UnsupportedError(f"{file}: {opened.definition.name} is an encoder, which verify can't compare yet")
     workers = usable_cores() if threads is None else threads
     prompts = _prompts(opened)
     steps = min(STEPS, opened.context_length - len(prompts[0]))
