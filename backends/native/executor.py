@@ -80,8 +80,6 @@ class NativeExecutor:
         program = bound.program
         program.tokens[:] = tokens
         program.position[0] = position
-        for angles in program.angles.values():
-            angles.fill(position)
         bound.set_caches([b.address for b in buffers if isinstance(b, _Buffer)], rows)
         self._team.run(bound.records)
         return bound.logits.copy()

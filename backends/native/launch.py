@@ -24,8 +24,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .emit import F32, I64, PTR, Emitter
-from .kernel import ELEMENTS, Kernel, signature
+from .emit import Emitter
+from .groups import add_entry
+from .kernel import ELEMENTS, Kernel
 from .objects import fingerprint, object_code
 from .target import Target, host_target
 
@@ -125,28 +126,7 @@ def _entry_module(kernel: Kernel, target: Target) -> ir.Module:
     """run(words, first, end): calls the kernel for the work groups [first, end) of the grid in row-major order."""
     module = ir.Module("entry")
     module.triple = target.triple
-    callee = ir.Function(module, signature(kernel), kernel.name)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [PTR, I64, I64]), "run")
-    e = Emitter(function.append_basic_block("entry"), target)
-    words, first, end = function.args
-    arguments, at = [], 0
-    for _ in kernel.buffers:
-        arguments += [e.read(PTR, words, at), e.index(0)]
-        at += 8
-    for scalar in kernel.scalars:
-        arguments.append(e.read(F32 if scalar.dtype == "f32" else I64, words, at))
-        at += 8
-    counts = [e.read(I64, words, at + 8 * k) for k in range(len(kernel.grid))]
-
-    def group(i: ir.Value) -> None:
-        ids = []
-        for count in reversed(counts):
-            ids.append(e.urem(i, count))
-            i = e.udiv(i, count)
-        e.call(callee, [*arguments, *reversed(ids)])
-
-    e.each(first, end, 1, group)
-    e.ret_void()
+    add_entry(module, kernel, lambda block: Emitter(block, target), "run")
     return module
 
 

@@ -28,6 +28,7 @@ from .kernels.linear_many import linear_many
 from .kernels.linear_one import linear_one, rows_per_group
 from .kernels.norm import layer_norm, rms_norm
 from .kernels.rope import rope
+from .kernels.rotation import rotation
 from .kernels.rows import conv_update, copy_rows, mean_rows, positions, short_conv
 
 WeightBytes = Callable[[str], np.ndarray]
@@ -72,26 +73,6 @@ class Call:
         return self.kernel.groups({n: v for n, v in self.scalars.items() if not isinstance(v, CacheRows)})
 
 
-@dataclass(frozen=True)
-class Angles:
-    """Turns per position, float32 (half,), and the tables (2, tokens, half) of a call's cosines and sines, times the
-    magnitude.
-    """
-
-    turns: np.ndarray
-    magnitude: float
-    tables: np.ndarray
-
-    def fill(self, position: int) -> None:
-        """Sets the tables for tokens at `position` and on."""
-        cos, sin = self.tables
-        angles = np.arange(position, position + len(cos), dtype=np.float32)[:, None] * self.turns
-        np.cos(angles, out=cos)
-        np.sin(angles, out=sin)
-        if self.magnitude != 1:
-            np.multiply(self.tables, np.float32(self.magnitude), out=self.tables)
-
-
 @dataclass
 class Program:
     """What `lower` makes of a graph.
@@ -105,7 +86,6 @@ class Program:
 
     tokens: np.ndarray
     position: np.ndarray
-    angles: dict[object, Angles] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     logits: Place = field(default_factory=Place)
     logits_shape: tuple[int, ...] = ()
@@ -172,6 +152,7 @@ class _Lowering:
                 self._dying.setdefault(n, []).append(value)
         self._owned: dict[object, list[Place]] = {}  # what goes with a value
         self._quantized: dict[Value, Place] = {}
+        self._rotations: dict[object, tuple[Place, Place]] = {}
 
     # Shapes
 
@@ -215,6 +196,24 @@ class _Lowering:
             operands = {"x": self.places[x], "q": self._quantized[x]}
             self.call(quantize_rows(), operands, {"tokens": self.rows(x), "cols": cols})
         return self._quantized[x]
+
+    def rotation(self, op: Op) -> tuple[Place, Place]:
+        """The tables of cosines and sines that a rope reads, made once for all that turn alike."""
+        turning = tuple(_number(op, name) for name in ("base", "dims", "scale", "yarn"))
+        magnitude = _number(op, "magnitude")
+        key = (turning, magnitude, op.weights)
+        if key not in self._rotations:
+            half = turning[1] // 2
+            tables = self.take(2 * 4 * self.tokens * half, "for the whole call")
+            cos, sin = tables, tables.at(4 * self.tokens * half)
+            operands = {"turns": Place(array=frequencies(*turning)), "position": Place(array=self.program.position)}
+            operands |= {"cos": cos, "sin": sin}
+            for factors in op.weights:
+                operands["factors"] = self.weight(factors)
+            scalars = {"tokens": self.tokens, "half": half, "magnitude": magnitude}
+            self.call(rotation(bool(op.weights)), operands, scalars)
+            self._rotations[key] = (cos, sin)
+        return self._rotations[key]
 
     def call(self, kernel: Kernel, operands: Mapping[str, Place], scalars: Mapping[str, Number]) -> None:
         self.program.calls.append(Call(kernel, operands, scalars))
@@ -323,18 +322,10 @@ def _positions(at: _Lowering, op: Op) -> None:
 def _rope(at: _Lowering, op: Op) -> None:
     x = op.values[0]
     tokens, heads, head_dim = at.shape(x)
-    numbers = [_number(op, name) for name in ("base", "dims", "scale", "yarn")]
-    dims, magnitude = numbers[1], _number(op, "magnitude")
-    angles = at.program.angles
-    key = (*numbers, magnitude, op.weights)
-    if key not in angles:
-        turns = frequencies(*numbers)
-        for factors in op.weights:
-            turns = turns / at.weights(factors.name).view(np.float32)
-        angles[key] = Angles(turns, magnitude, np.empty((2, tokens, dims // 2), np.float32))
-    cos, sin = angles[key].tables
-    operands = {"x": at.places[x], "cos": Place(array=cos), "sin": Place(array=sin), "y": at.result(op)}
-    scalars = {"tokens": tokens, "heads": heads, "head_dim": head_dim, "half": dims // 2}
+    half = _number(op, "dims") // 2
+    cos, sin = at.rotation(op)
+    operands = {"x": at.places[x], "cos": cos, "sin": sin, "y": at.result(op)}
+    scalars = {"tokens": tokens, "heads": heads, "head_dim": head_dim, "half": half}
     at.call(rope(_number(op, "style")), operands, scalars)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from llvmlite import ir
 
 from .emit import I64, PTR, Emitter, Value
+from .groups import ENTRY, take_groups, wait
 from .target import Target, host_target
 
 RECORD = 8
@@ -106,54 +107,16 @@ def _module(target: Target) -> ir.Module:
     def kernel(i: Value) -> None:
         record = e.at(program, e.times(i, 8 * RECORD))
         goal = e.add(start, e.read(I64, record, 8 * _GROUPS))
-        _take_groups(e, record, start, goal)
-        _wait(e, e.at(record, 8 * _DONE), goal)
+        entry = e.inttoptr(e.read(I64, record, 8 * _ENTRY), ENTRY.as_pointer())
+        words, step = e.read(PTR, record, 8 * _WORDS), e.read(I64, record, 8 * _STEP)
+        done = e.at(record, 8 * _DONE)
+
+        def run(before: Value, after: Value) -> None:
+            e.call(entry, [words, e.sub(before, start), e.sub(after, start)])
+
+        take_groups(e, e.at(record, 8 * _TAKEN), done, goal, step, run)
+        wait(e, done, goal, _SPINS, lambda: e.call(e.declare("sched_yield", ir.IntType(32)), []))
 
     e.each(0, count, 1, kernel)
     e.ret_void()
     return module
-
-
-def _take_groups(e: Emitter, record: Value, start: Value, goal: Value) -> None:
-    """Takes and runs `step` groups of the kernel at a time until its counter has reached the goal."""
-    entry = e.inttoptr(e.read(I64, record, 8 * _ENTRY), _ENTRY_TYPE.as_pointer())
-    words, step = e.read(PTR, record, 8 * _WORDS), e.read(I64, record, 8 * _STEP)
-    taken, done = e.at(record, 8 * _TAKEN), e.at(record, 8 * _DONE)
-    look, take, run, end = (e.append_basic_block(name) for name in ("look", "take", "run", "none_left"))
-    e.branch(look)
-    e.position_at_end(look)
-    now = e.load_atomic(taken, "acquire", 8, typ=I64)
-    e.cbranch(e.icmp_signed("<", now, goal), take, end)
-    e.position_at_end(take)
-    after = e.minimum(e.add(now, step), goal)
-    e.cbranch(e.extract_value(e.cmpxchg(taken, now, after, "acq_rel", "acquire"), 1), run, look)
-    e.position_at_end(run)
-    e.call(entry, [words, e.sub(now, start), e.sub(after, start)])
-    e.atomic_rmw("add", done, e.sub(after, now), "acq_rel")
-    e.branch(look)
-    e.position_at_end(end)
-
-
-_ENTRY_TYPE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64])
-
-
-def _wait(e: Emitter, counter: Value, goal: Value) -> None:
-    """Until the counter has reached the goal."""
-    start = e.block
-    look, wait, give, done = (e.append_basic_block(name) for name in ("look", "wait", "give_core_away", "reached"))
-    e.branch(look)
-    e.position_at_end(look)
-    spins = e.phi(I64)
-    now = e.load_atomic(counter, "acquire", 8, typ=I64)
-    e.cbranch(e.icmp_signed(">=", now, goal), done, wait)
-    e.position_at_end(wait)
-    if e.target.is_x86:
-        e.call(e.declare("llvm.x86.sse2.pause", ir.VoidType()), [])
-    more = e.add(spins, e.index(1))
-    e.cbranch(e.icmp_signed(">", more, e.index(_SPINS)), give, look)
-    e.position_at_end(give)
-    e.call(e.declare("sched_yield", ir.IntType(32)), [])
-    e.branch(look)
-    for value, block in ((e.index(0), start), (more, wait), (more, give)):
-        spins.add_incoming(value, block)
-    e.position_at_end(done)
