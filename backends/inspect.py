@@ -50,7 +50,7 @@ def describe(model: Model, kv: str) -> dict[str, Any]:
         "context_length": model.context_length,
         "vocabulary": model.vocabulary,
         "hyperparameters": {k: list(v) if isinstance(v, tuple) else v for k, v in numbers.values.items()},
-        "layers": dict(Counter(layer.kind for layer in numbers.layers)),
+        "layers": dict(Counter(" ".join(layer.kinds) for layer in numbers.layers)),
         "tensors": {"count": len(file.tensors), "types": types},
         "cache": {
             "kv": kv,
