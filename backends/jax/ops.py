@@ -176,9 +176,7 @@ def rope(
     if factors is not None:
         turns = turns / factors
     shape = (x.shape[0], x.shape[1], half)
-    angles = lax.broadcast_in_dim(positions.astype(jnp.float32), shape, (0,)) * lax.broadcast_in_dim(
-        turns, shape, (2,)
-    )
+    angles = lax.broadcast_in_dim(positions.astype(jnp.float32), shape, (0,)) * lax.broadcast_in_dim(turns, shape, (2,))
     cos, sin = jnp.cos(angles) * magnitude, jnp.sin(angles) * magnitude
     if style == "neox":
         a, b = lax.slice_in_dim(x, 0, half, axis=2), lax.slice_in_dim(x, half, dims, axis=2)
@@ -268,6 +266,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "gelu": gelu,
     "silu": lambda x: x * jax.nn.sigmoid(x),
     "relu": lambda x: lax.max(x, jnp.zeros_like(x)),
-    "tanh": jnp.tanh,
+    "tanh": lambda x: jnp.tanh(x),
     "softcap": lambda x, *, cap: cap * jnp.tanh(x / cap),
 }
