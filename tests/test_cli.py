@@ -1,0 +1,274 @@
+"""The command line as a user meets it: results, exit codes, and one line for whatever goes wrong."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from click.testing import CliRunner, Result
+from ggufc.cli import main
+
+from .tiny_models import tiny_gemma3
+
+Damage = Callable[[bytes], bytes]
+
+
+def ggufc(*words: str | Path, stdin: str | bytes = "") -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words], input=stdin)
+
+
+def process(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "ggufc", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)  # type: ignore[call-overload]
+
+
+def one_line(stderr: str) -> str:
+    """What was said, after checking that it is one line of the form of every error."""
+    assert stderr.startswith("ggufc: error: "), stderr
+    assert stderr.count("\n") == 1, stderr
+    return stderr.removeprefix("ggufc: error: ")
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_gemma3_path: Path) -> Path:
+    """A bundle of a tiny model, written by the command."""
+    folder = tmp_path_factory.mktemp("bundles") / "gemma3"
+    done = ggufc("export", tiny_gemma3_path, "-o", folder, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["architecture"] == "gemma3"
+    return folder
+
+
+def test_alone_it_says_what_to_try_first() -> None:
+    done = ggufc()
+    assert done.exit_code == 0
+    assert "ggufc export" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["export", "run", "inspect", "verify", "bench"])
+def test_every_help_has_an_example(command: str) -> None:
+    assert f"Example: ggufc {command}" in ggufc(command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rum",),
+        ("run",),
+        ("run", "MODEL", "hi", "--loud"),
+        ("run", "MODEL", "hi", "-n", "many"),
+        ("run", "MODEL", "hi", "--prompt-ids", "1"),
+        ("run", "MODEL", "--prompt-ids", "1,two"),
+        ("run", "MODEL", "--prompt-ids", "1,99999"),
+        ("run", "MODEL", "--prompt-ids", ","),
+        ("run", "MODEL", "--temperature", "nan", "hi"),
+        ("run", "MODEL", "--exact", "hi"),
+        ("run", "MODEL", "--file", "/nowhere/prompt.txt"),
+        ("run", "MODEL"),
+        ("bench", "MODEL", "-p", "5000"),
+        ("inspect", "MODEL", "--archdefs", "/nowhere"),
+    ],
+)
+def test_wrong_words_are_refused_in_one_line(words: tuple[str, ...], bundle: Path) -> None:
+    done = ggufc(*(bundle if word == "MODEL" else word for word in words))
+    assert done.exit_code == 2
+    one_line(done.stderr)
+    assert done.stdout == ""
+
+
+# How a sound model is damaged, the exit code, and a word of what is said.
+DAMAGES: dict[str, tuple[Damage, int, str]] = {
+    "empty": (lambda raw: b"", 2, "empty"),
+    "no GGUF": (lambda raw: b"<html>" + raw, 2, "HTML"),
+    "cut in the header": (lambda raw: raw[:100], 2, ""),
+    "cut in the tensor table": (lambda raw: raw[:12_000], 2, ""),
+    "cut in the data": (lambda raw: raw[:-1000], 2, ""),
+    "2^60 tensors": (lambda raw: raw[:8] + (1 << 60).to_bytes(8, "little") + raw[16:], 2, ""),
+    "a missing key": (lambda raw: raw.replace(b"gemma3.block_count", b"gemma3.block_kount"), 2, "gemma3.block_count"),
+    "another width": (lambda raw: _replaced_u32(raw, b"gemma3.embedding_length", 32), 2, "64"),
+    "unknown architecture": (lambda raw: raw.replace(b"gemma3", b"gemmaX"), 3, "gemmaX"),
+}
+
+
+def _replaced_u32(raw: bytes, key: bytes, value: int) -> bytes:
+    at = raw.index(key) + len(key) + 4
+    return raw[:at] + value.to_bytes(4, "little") + raw[at + 4 :]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("command", ["export", "run", "inspect"])
+def test_a_bad_model_is_refused_in_one_line_and_nothing_is_written(
+    command: str, damage: str, tiny_gemma3_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    change, code, said = DAMAGES[damage]
+    model = tmp_path / "model.gguf"
+    model.write_bytes(change(tiny_gemma3_path.read_bytes()))
+    more = {"export": ["-o", tmp_path / "out"], "run": ["hi"], "inspect": []}[command]
+    done = ggufc(command, model, *more)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in one_line(done.stderr)
+    assert list(tmp_path.iterdir()) == [model]
+
+
+def test_a_bad_header_costs_no_time_and_no_compiler(tiny_gemma3_path: Path, tmp_path: Path) -> None:
+    model = tmp_path / "cut.gguf"
+    model.write_bytes(tiny_gemma3_path.read_bytes()[:500])
+    words = ["export", str(model), "-o", str(tmp_path / "out")]
+    code = f"""
+import sys
+from ggufc.cli import main
+try:
+    main({words!r})
+finally:
+    print(sorted(sys.modules.keys() & {{"jax", "numba", "iree.compiler", "gguf"}}))
+"""
+    start = perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert perf_counter() - start < 5  # under a second on an idle machine
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    one_line(done.stderr)
+
+
+def test_running_a_bundle_imports_nothing_of_the_compiler(bundle: Path) -> None:
+    words = ["run", str(bundle), "an", "-n", "1"]
+    code = f"""
+import sys
+from ggufc.cli import main
+try:
+    main({words!r})
+finally:
+    print(sorted(sys.modules.keys() & {{"jax", "numba", "llvmlite", "iree.compiler", "gguf", "ggufc.passes"}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
+
+
+@pytest.mark.parametrize("place", ["/proc/nothing", "/dev/null/out", "FILE", "FOLDER"])
+def test_an_output_that_cannot_be_is_refused(place: str, tiny_gemma3_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "letter").write_text("mine")
+    output = {"FILE": tmp_path / "file", "FOLDER": tmp_path / "folder"}.get(place, Path(place))
+    done = ggufc("export", tiny_gemma3_path, "-o", output)
+    assert done.exit_code == 2
+    assert str(output) in one_line(done.stderr)
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "letter").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_nothing(tiny_gemma3_path: Path, tmp_path: Path) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = process("export", tiny_gemma3_path, "-o", tmp_path / "out", preexec_fn=small_files)
+    assert done.returncode == 2
+    assert "File too large" in one_line(done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_prints_json(bundle: Path) -> None:
+    found = json.loads(ggufc("run", bundle, "the an", "-n", 4, "--json").stdout)
+    assert found["prompt_tokens"] > 1
+    assert len(found["tokens"]) == 4
+    assert found["stop"] == "length"
+    assert set(found["timings"]) == {"load_s", "prefill_tok_s", "decode_tok_s"}
+
+
+def test_the_prompt_comes_from_words_a_file_or_standard_input(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("the an\n")
+    given = [ggufc("run", bundle, "the an", "-n", 5), ggufc("run", bundle, "-f", file, "-n", 5)]
+    given.append(ggufc("run", bundle, "-n", 5, stdin="the an\n"))
+    assert [done.exit_code for done in given] == [0, 0, 0]
+    assert len({done.stdout for done in given}) == 1
+
+
+def test_ids_are_fed_as_they_are(bundle: Path) -> None:
+    found = json.loads(ggufc("run", bundle, "--prompt-ids", "2,300,301", "-n", 2, "--json").stdout)
+    assert found["prompt_tokens"] == 3
+
+
+def test_a_seed_repeats(bundle: Path) -> None:
+    def tokens(seed: int) -> list[int]:
+        words = ("run", bundle, "the", "-n", 12, "--temperature", 2, "--seed", seed, "--json")
+        return json.loads(ggufc(*map(str, words)).stdout)["tokens"]
+
+    assert tokens(1) == tokens(1) != tokens(2)
+
+
+def test_inspect_counts_the_caches(tiny_gemma3_path: Path) -> None:
+    found = json.loads(ggufc("inspect", tiny_gemma3_path, "--kv", "f16", "--json").stdout)
+    row = 2 * 2 * 32 * 2  # keys and values, kv_heads, head_dim, bytes
+    assert found["layers"] == {"local": 6, "global": 1}
+    assert found["cache"]["bytes_per_token"] == 7 * row
+    assert found["cache"]["bytes_per_token_past_windows"] == row
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "forward"])
+def test_inspect_prints_a_graph_that_parses(name: str, bundle: Path) -> None:
+    from ggufc.graph.text import parse_graph
+
+    assert parse_graph(ggufc("inspect", bundle, "--graph", name).stdout).name == name
+
+
+def test_debug_shows_where_an_error_arose(tmp_path: Path) -> None:
+    for words in (("--debug", "inspect", tmp_path / "no"), ("inspect", tmp_path / "no", "--debug")):
+        done = ggufc(*words)
+        assert done.exit_code == 2
+        assert "Traceback" in done.stderr
+
+
+def test_a_fault_of_ggufc_is_one_line_too(monkeypatch: pytest.MonkeyPatch, tiny_gemma3_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a\nb")
+
+    monkeypatch.setattr("ggufc.graph.model.open_model", broken)
+    done = ggufc("inspect", tiny_gemma3_path)
+    assert done.exit_code == 70
+    assert "a fault of ggufc" in one_line(done.stderr)
+
+
+def test_a_closed_pipe_is_quiet(tiny_gemma3_path: Path) -> None:
+    command = [sys.executable, "-m", "ggufc", "inspect", str(tiny_gemma3_path), "--graph", "prefill"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout and child.stderr
+        child.stdout.close()
+        assert child.stderr.read() == b""
+
+
+@pytest.mark.slow
+def test_odd_paths_are_paths(tmp_path: Path) -> None:
+    folder = tmp_path / "ä %s,#=日本 '\n"
+    folder.mkdir()
+    model = tiny_gemma3(folder / "-m o?.gguf", layers=2)
+    done = process("export", "-o", "-out", "--", model.name, cwd=folder, env={**os.environ, "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
+    ran = process("run", "-n", "2", "--json", "--", "-out", "the", cwd=folder)
+    assert len(json.loads(ran.stdout)["tokens"]) == 2, ran.stderr
+
+
+@pytest.mark.slow
+def test_verify_holds_every_executor_against_the_reference(bundle: Path) -> None:
+    done = ggufc("verify", bundle, "--against", "llama.cpp", "--json")
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0 and report["ok"], report
+    assert {row["executor"] for row in report["rows"]} == {"native", "iree", "xla", "llama.cpp"}
+
+
+@pytest.mark.slow
+def test_bench_measures_both(bundle: Path) -> None:
+    done = ggufc("bench", bundle, "-p", 16, "-n", 4, "-r", 1, "--threads", 1, "--against", "llama.cpp", "--json")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    figures = ("prefill_tok_s", "decode_tok_s", "decode_gb_s", "load_ms", "peak_rss_mb")
+    assert all(report[name] > 0 and report["llama.cpp"][name] > 0 for name in figures)
+    assert report["ratio"]["decode"] == pytest.approx(report["decode_tok_s"] / report["llama.cpp"]["decode_tok_s"])
+    assert report["bandwidth_fraction"] == pytest.approx(report["decode_gb_s"] / report["bandwidth_gb_s"])
