@@ -433,7 +433,7 @@ def _attribute(line: _Line, signature: Signature, given: dict[str, Expression | 
     if name in given:
         raise line.error(f"{name!r} is given twice", first.column)
     attribute = signature.attributes[names.index(name)]
-    if attribute.kind == "number":
+    if attribute.kind != "word":
         return name, _expression(line)
     word = line.word(f"a word for {name!r}")
     if word.text not in attribute.words:
@@ -506,7 +506,7 @@ class _Parser:
 
     def parse(self) -> ArchDef:
         last = 0
-        for last, raw in enumerate(self.text.split("\n"), 1):  # noqa: B007 - where the file ends is where things miss
+        for last, raw in enumerate(self.text.split("\n"), 1):  # where the file ends is where things miss
             raw = raw.rstrip("\r")
             if len(raw) > MAX_LINE:
                 raise InputError(f"{self.source}:{last}:{MAX_LINE}: a line longer than {MAX_LINE} characters")

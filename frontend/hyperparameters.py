@@ -47,6 +47,7 @@ def evaluate(
     """
     values: dict[str, Value] = {}
     at = _Place(definition.source, path)
+    count = 0
     for parameter in definition.parameters:
         where = at.line(parameter.line)
         if parameter.condition is not None:
@@ -57,11 +58,8 @@ def evaluate(
                 continue
         values[parameter.name] = _parameter(parameter, definition.name, metadata, values, where)
         if parameter.name == "layers":
-            _check_layers(values["layers"], where)
-    count = values["layers"]
-    assert isinstance(count, int)
-    blocks = metadata.get(f"{definition.name}.block_count", count)
-    blocks = blocks if isinstance(blocks, int) else count
+            count = values["layers"] = _layer_count(values["layers"], where)
+    blocks = _block_count(definition.name, metadata, count, path)
     for parameter in definition.parameters:
         value = values[parameter.name]
         if isinstance(value, tuple) and len(value) != blocks:
@@ -145,9 +143,27 @@ def _from_file(value: Any, key: str, where: Line) -> Value:
     return numbers if isinstance(value, np.ndarray) else numbers[0]
 
 
-def _check_layers(value: Value, where: Line) -> None:
-    if not isinstance(value, int) or not 1 <= value <= MAX_LAYERS:
+def whole(value: int | float) -> int | float:
+    """A whole number as an int, whatever the file stores it as; another number as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _layer_count(value: Value, where: Line) -> int:
+    count = whole(value) if isinstance(value, (int, float)) else value
+    if not isinstance(count, int) or not 1 <= count <= MAX_LAYERS:
         raise where.error(f"'layers' is {value!r}, wanted a whole number from 1 to {MAX_LAYERS}")
+    return count
+
+
+def _block_count(architecture: str, metadata: Mapping[str, Any], layers: int, path: str) -> int:
+    """Blocks of the file; of a file that doesn't say, the layers."""
+    key = f"{architecture}.block_count"
+    value = metadata.get(key, layers)
+    count = value.item() if isinstance(value, np.number) else value
+    count = whole(count) if isinstance(count, float) else count
+    if not isinstance(count, int) or not 0 <= count <= MAX_LAYERS:
+        raise InputError(f"{path}: key {key!r} is {value!r}, wanted a whole number up to {MAX_LAYERS}")
+    return count
 
 
 def _map_layers(expression: Expression, values: Mapping[str, Value], where: Line) -> Value:
@@ -267,6 +283,9 @@ def _holds(
     if isinstance(condition.argument, TensorRef):
         return any(has_tensor(n.replace("{i}", str(index))) for n in condition.argument.names)
     assert condition.argument is not None
-    value = _number(evaluate_expression(condition.argument, own, where), where)
+    value = whole(_number(evaluate_expression(condition.argument, own, where), where))
     per_layer = any(isinstance(values.get(n), tuple) for n in _names(condition.argument))
+    counts = condition.selector not in ("where", "without") and not per_layer
+    if counts and (not isinstance(value, int) or value < 0):
+        raise where.error(f"{condition.selector} takes a whole number from 0, found {value!r}")
     return _SELECT[condition.selector](index, count, value, per_layer)

@@ -7,12 +7,12 @@ The table is closed: the parser refuses any other word, and the graph has a shap
 from dataclasses import dataclass
 from typing import Literal
 
-AttributeKind = Literal["number", "word"]
+AttributeKind = Literal["number", "whole", "word"]
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A named constant of a step: a number from an expression, or one of a closed set of words."""
+    """A named constant of a step: a number or a whole number from an expression, or one of a closed set of words."""
 
     name: str
     kind: AttributeKind = "number"
@@ -41,7 +41,7 @@ class Signature:
 
 EPS = Attribute("eps")
 WHOLE = -1
-"""`dims` of a rope that turns the whole head."""
+"""The default of `dims` of a rope: the whole head."""
 
 OPERATIONS: dict[str, Signature] = {
     s.name: s
@@ -66,9 +66,9 @@ OPERATIONS: dict[str, Signature] = {
                 Attribute("style", "word", words=("neox", "norm")),
                 Attribute("base"),
                 Attribute("scale", default=1.0),
-                Attribute("dims", default=WHOLE),
+                Attribute("dims", "whole", default=WHOLE),
                 Attribute("magnitude", default=1.0),
-                Attribute("yarn", default=0),
+                Attribute("yarn", "whole", default=0),
             ),
             doc="rotary position embedding of the first `dims` elements of every head; 0 is no step",
         ),
@@ -86,28 +86,51 @@ OPERATIONS: dict[str, Signature] = {
             ("q", "k", "v"),
             attributes=(
                 Attribute("scale"),
-                Attribute("window", default=0),
+                Attribute("window", "whole", default=0),
                 Attribute("cap", default=0.0),
-                Attribute("ahead", default=0),
+                Attribute("ahead", "whole", default=0),
             ),
             doc="softmax(scale q k^T) v over the last `window` positions (0: all earlier) and `ahead` later ones",
         ),
-        Signature("part", ("x",), attributes=(Attribute("start"),), shaped=True, doc="elements of a row from `start` on"),
-        Signature("half", ("x",), attributes=(Attribute("number"),), doc="half 0 or 1 of the last axis"),
-        Signature("gain", ("x",), (), ("weight",), vanishes=True, doc="x * weight, for a weight of one element or a row"),
-        Signature("add_row", ("x",), (), ("table",), (Attribute("row"),), vanishes=True, doc="x + one row of the table"),
-        Signature("top_k", ("logits",), attributes=(Attribute("k"),), doc="numbers of the k largest, ties to the lower"),
+        Signature(
+            "part",
+            ("x",),
+            attributes=(Attribute("start", "whole"),),
+            shaped=True,
+            doc="elements of a row from `start` on",
+        ),
+        Signature("half", ("x",), attributes=(Attribute("number", "whole"),), doc="half 0 or 1 of the last axis"),
+        Signature(
+            "gain", ("x",), (), ("weight",), vanishes=True, doc="x * weight, for a weight of one element or a row"
+        ),
+        Signature(
+            "add_row",
+            ("x",),
+            (),
+            ("table",),
+            (Attribute("row", "whole"),),
+            vanishes=True,
+            doc="x + one row of the table",
+        ),
+        Signature(
+            "top_k",
+            ("logits",),
+            attributes=(Attribute("k", "whole"),),
+            doc="numbers of the k largest, ties to the lower",
+        ),
         Signature(
             "route",
             ("logits", "experts"),
-            attributes=(Attribute("normalize", default=1), Attribute("by", default=1.0)),
+            attributes=(Attribute("normalize", "whole", default=1), Attribute("by", default=1.0)),
             doc="softmax over all logits at the chosen experts, made to sum to 1 unless `normalize` is 0, times `by`",
         ),
         Signature("expert_linear", ("x", "experts"), ("weight",), doc="x W^T with the matrix of each chosen expert"),
         Signature("expert_gain", ("x", "experts"), (), ("weight",), vanishes=True, doc="x times each expert's number"),
         Signature("mix", ("x", "weights"), doc="sum over the chosen experts of weight times x"),
         Signature("short_conv", ("x",), ("kernel",), doc="causal depthwise convolution over positions, state carried"),
-        Signature("pool", ("x",), attributes=(Attribute("kind"),), doc="rows to one: 0 none, 1 mean, 2 first, 3 last"),
+        Signature(
+            "pool", ("x",), attributes=(Attribute("kind", "whole"),), doc="rows to one: 0 none, 1 mean, 2 first, 3 last"
+        ),
         Signature("copy", ("x",), doc="x under another name"),
         Signature("add", ("a", "b"), doc="a + b"),
         Signature("mul", ("a", "b"), doc="a * b"),

@@ -1,15 +1,16 @@
 """Lowers a definition over a model to a graph: the run without a cache, from which passes make the entry points."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..frontend.archdef import ArchDef, Expression, Name, Reference, Step, TensorRef, nearest
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf import TensorInfo
-from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression
+from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.operations import OPERATIONS, WHOLE
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
-from .ops import WEIGHT_TYPES, RuleError, infer
+from .ops import MAX_WHOLE, WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
 from .verify import verify
 
@@ -124,7 +125,7 @@ class _Builder:
     def _value(self, reference: Reference, scope: _Scope, where: Line) -> Value:
         names = self.names
         if reference.layer is not None:
-            layer = self._scalar(Name(reference.layer, reference.column), scope, where)
+            layer = self._whole(Name(reference.layer, reference.column), scope, where)
             if not isinstance(layer, int) or not 0 <= layer < len(self.layers):
                 message = f"{reference.layer} is {layer!r}, wanted the number of an earlier layer"
                 raise where.error(message, reference.column)
@@ -181,18 +182,17 @@ class _Builder:
             expression = given.get(attribute.name)
             if expression is None:
                 assert attribute.default is not None
-                attributes[attribute.name] = attribute.default
+                whole_head = attribute.default == WHOLE
+                attributes[attribute.name] = int(operands[0].type.shape[-1]) if whole_head else attribute.default
             elif isinstance(expression, str):
                 attributes[attribute.name] = expression
             else:
                 value = self._scalar(expression, scope, where)
                 if isinstance(value, str):
                     raise where.error(f"{attribute.name} is the text {value!r}, wanted a number")
-                attributes[attribute.name] = float(value) if attribute.name in _FLOATS else value
+                attributes[attribute.name] = float(value) if attribute.kind == "number" else whole(value)
         if OPERATIONS[step.operation].shaped:
             attributes["shape"] = self._shape(step, weights, scope, where)
-        if attributes.get("dims") == WHOLE:
-            attributes["dims"] = int(operands[0].type.shape[-1])
         return attributes
 
     def _shape(self, step: Step, weights: list[Weight], scope: _Scope, where: Line) -> tuple[int, ...]:
@@ -200,8 +200,8 @@ class _Builder:
             return (int(weights[0].type.shape[0]),)
         dims: list[int] = []
         for expression in step.shape:
-            dim = self._scalar(expression, scope, where)
-            if not isinstance(dim, int) or not 0 < dim < 2**31:
+            dim = self._whole(expression, scope, where)
+            if not isinstance(dim, int) or not 0 < dim <= MAX_WHOLE:
                 raise where.error(f"a dimension of the shape is {dim!r}, wanted a whole number above 0")
             dims.append(dim)
         return tuple(dims)
@@ -209,15 +209,18 @@ class _Builder:
     def _scalar(self, expression: Expression, scope: _Scope, where: Line) -> Scalar:
         return evaluate_expression(expression, scope.values, where)
 
+    def _whole(self, expression: Expression, scope: _Scope, where: Line) -> Scalar:
+        value = self._scalar(expression, scope, where)
+        return value if isinstance(value, str) else whole(value)
+
     def check_untouched(self, layers: int, blocks: int) -> None:
         """A tensor that no step reads would be left out of the result in silence, so it is refused; those of blocks
         that the definition doesn't run are not."""
-        skipped = tuple(f"blk.{i}." for i in range(layers, blocks))
         ignorable = {
             name.replace("{i}", str(i)) for ref in self.definition.ignore for name in ref.names for i in range(layers)
         }
         read = self.touched | ignorable
-        rest = [name for name in self.tensors if name not in read and not name.startswith(skipped)]
+        rest = [name for name in self.tensors if name not in read and not layers <= _block(name) < blocks]
         if rest:
             more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
             raise InputError(
@@ -226,5 +229,8 @@ class _Builder:
             )
 
 
-_FLOATS = frozenset(("eps", "base", "scale", "cap", "by", "magnitude"))
-"""Attributes that are numbers of any size; the others are whole."""
+def _block(tensor: str) -> int:
+    """The number in `blk.N.`, -1 for a tensor of no block."""
+    prefix, _, rest = tensor.partition(".")
+    number = rest.partition(".")[0]
+    return int(number) if prefix == "blk" and re.fullmatch("0|[1-9][0-9]{0,5}", number) else -1

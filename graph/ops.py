@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .ir import Attribute, Op, Operand, Value, Weight
-from .types import Dim, TensorType
+from .types import VALUE_DTYPES, Dim, TensorType
 
 WEIGHT_TYPES = ("f32", "q8_0", "q5_0", "q4_k", "q6_k")
 """The GGML types that every backend computes with."""
@@ -17,6 +17,64 @@ WEIGHT_TYPES = ("f32", "q8_0", "q5_0", "q4_k", "q6_k")
 
 class RuleError(Exception):
     """An operation's operands or attributes break its rule; the message says how."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values that an attribute may have, and how an error names them."""
+
+    holds: Callable[[Attribute], bool]
+    wanted: str
+
+
+MAX_WHOLE = 2**31 - 1
+"""Positions, sizes and counts are int32 in every backend."""
+_F32_MAX, _F32_TINY = 2.0**128 - 2.0**104, 2.0**-126  # the largest float32, and the least that has all its bits
+
+
+def _whole(least: int) -> Domain:
+    return Domain(lambda value: _is_whole(value, least), f"a whole number from {least} to {MAX_WHOLE}")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_WHOLE
+
+
+def _number(least: float, most: float, wanted: str) -> Domain:
+    def holds(value: Attribute) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+    return Domain(holds, wanted)
+
+
+_COUNT = _whole(0)
+_FACTOR = _number(_F32_TINY, 2.0**31, "a number above 0 and up to 2147483648")
+_NOT_NEGATIVE = _number(0, _F32_MAX, "a finite number from 0")
+DOMAINS: dict[str, Domain] = {
+    "ahead": _COUNT,
+    # base 1 would turn all pairs alike, and has no logarithm to divide by
+    "base": _number(1 + 2.0**-23, _F32_MAX, "a finite number above 1"),
+    "by": _number(-_F32_MAX, _F32_MAX, "a finite number"),
+    "cap": _NOT_NEGATIVE,
+    "dims": _COUNT,
+    "eps": _NOT_NEGATIVE,
+    "k": _COUNT,
+    "kind": _COUNT,
+    "magnitude": _FACTOR,
+    "normalize": _COUNT,
+    "number": _COUNT,
+    "row": _COUNT,
+    "scale": _FACTOR,
+    "shape": Domain(
+        lambda value: isinstance(value, tuple) and bool(value) and all(_is_whole(d, 1) for d in value),
+        f"whole numbers from 1 to {MAX_WHOLE}",
+    ),
+    "start": _COUNT,
+    "style": Domain(lambda value: value in ("neox", "norm"), "neox or norm"),
+    "window": _COUNT,
+    "yarn": _COUNT,
+}
+"""What each attribute may be, so that no backend overflows or gives NaN on it; all numbers are float32 or int32."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +92,7 @@ class Rule:
 _Values = tuple[Value, ...]
 _Weights = tuple[Weight, ...]
 _Attributes = dict[str, Attribute]
+_POSITION = TensorType("i32", ())
 
 
 def _need(condition: bool, message: str) -> None:
@@ -93,7 +152,7 @@ def _add_row(values: _Values, weights: _Weights, attributes: _Attributes) -> Ten
     assert isinstance(row, int)
     _need(len(table.shape) == 2 and table.shape[1] == x.row_size, f"has rows of {table}, wanted {x.row_size}")
     _need(table.dtype == "f32", f"has type {table.dtype}, wanted f32")
-    _need(0 <= row < int(table.shape[0]), f"has {table.shape[0]} rows, wanted row {row}")
+    _need(row < int(table.shape[0]), f"has {table.shape[0]} rows, wanted row {row}")
     return x
 
 
@@ -101,7 +160,7 @@ def _part(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
     x, start, shape = _f32(values[0]), attributes["start"], attributes["shape"]
     assert isinstance(start, int) and isinstance(shape, tuple)
     end = start + prod(shape)
-    _need(0 <= start and end <= x.row_size, f"takes elements {start} to {end} of a row that has {x.row_size}")
+    _need(end <= x.row_size, f"takes elements {start} to {end} of a row that has {x.row_size}")
     return TensorType("f32", (x.shape[0], *shape))
 
 
@@ -163,7 +222,7 @@ def _short_conv(values: _Values, weights: _Weights, attributes: _Attributes) -> 
 
 
 def _conv_update(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
-    state, x = values[0].type, _f32(values[1])
+    state, x = _f32(values[0]), _f32(values[1])
     _need(state.shape[1:] == x.shape[1:], f"the state is {state} and the rows are {x}")
     return state
 
@@ -175,7 +234,15 @@ def _pool(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
 
 
 def _positions(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
-    return values[0].type
+    tokens = values[0].type
+    _need(tokens.dtype == "i32" and len(tokens.shape) == 1, f"token ids are {tokens}, wanted i32[T]")
+    _position(values[1:])
+    return tokens
+
+
+def _position(values: _Values) -> None:
+    for value in values:
+        _need(value.type == _POSITION, f"the position is {value.type}, wanted {_POSITION}")
 
 
 def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
@@ -184,6 +251,7 @@ def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
     dims = attributes["dims"]
     head_dim = x.shape[2]
     assert isinstance(dims, int) and isinstance(head_dim, int)
+    _position(values[1:])
     _need(0 < dims <= head_dim and dims % 2 == 0, f"rotates {dims} of {head_dim} elements: an even number that fits")
     if weights:
         factors = weights[0].type
@@ -193,7 +261,9 @@ def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
 
 
 def _attention(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
-    q, k, v = (value.type for value in values[:3])
+    q, k, v = _f32(values[0]), values[1].type, values[2].type
+    _need({k.dtype, v.dtype} <= {"f32", "f16"}, f"k is {k} and v is {v}, wanted f32 or f16")
+    _position(values[3:])
     _need(all(len(t.shape) == 3 for t in (q, k, v)), f"takes [rows, heads, head_dim] each, found {q}, {k}, {v}")
     (rows, heads, head_dim), (keys, kv_heads, key_dim), (value_rows, value_heads, value_dim) = q.shape, k.shape, v.shape
     _need(head_dim == key_dim, f"q has heads of {head_dim} elements and k of {key_dim}")
@@ -211,15 +281,21 @@ def _same(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
 
 
 def _kv_update(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
-    cache, rows, position = (v.type for v in values)
+    cache, rows = values[0].type, _f32(values[1])
     _need(cache.shape[1:] == rows.shape[1:], f"the cache is {cache} and the rows are {rows}")
-    _need(position == TensorType("i32", ()), f"the position is {position}, wanted i32[]")
+    _need(cache.dtype in ("f32", "f16"), f"the cache is {cache}, wanted f32 or f16")
+    _position(values[2:])
     return cache
 
 
 def _last_row(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
-    x = values[0].type
+    x = _f32(values[0])
     return x.with_shape((1, *x.shape[1:]))
+
+
+def _softcap(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    _need(attributes["cap"] != 0, "cap is 0, wanted above it")
+    return _same(values, weights, attributes)
 
 
 OPS: dict[str, Rule] = {
@@ -261,7 +337,7 @@ OPS: dict[str, Rule] = {
         Rule("silu", (1, 1), (0, 0), (), _same),
         Rule("relu", (1, 1), (0, 0), (), _same),
         Rule("tanh", (1, 1), (0, 0), (), _same),
-        Rule("softcap", (1, 1), (0, 0), ("cap",), _same),
+        Rule("softcap", (1, 1), (0, 0), ("cap",), _softcap),
     )
 }
 
@@ -284,7 +360,26 @@ def infer(name: str, operands: tuple[Operand, ...], attributes: dict[str, Attrib
     )
     wanted, found = sorted(rule.attributes), sorted(attributes)
     _need(wanted == found, f"{name} has attributes {', '.join(wanted) or 'none'}, found {', '.join(found) or 'none'}")
+    for key, value in attributes.items():
+        _need(DOMAINS[key].holds(value), f"{key} is {_shown(value)}, wanted {DOMAINS[key].wanted}")
+    for operand in operands:
+        _check_shape(operand)
     return rule.result(values, weights, attributes)
+
+
+def _shown(value: Attribute) -> str:
+    return str(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+def _check_shape(operand: Operand) -> None:
+    """Only the rows of a value may be a symbol; only the position is a scalar."""
+    type_ = operand.type
+    if isinstance(operand, Value):
+        known = type_.dtype in VALUE_DTYPES and (type_ == _POSITION or len(type_.shape) > 0)
+        sizes = type_.shape[1:]
+    else:
+        known, sizes = len(type_.shape) > 0, type_.shape
+    _need(known and all(isinstance(d, int) and d > 0 for d in sizes), f"{operand.name} has type {type_}")
 
 
 def make(name: str, operands: tuple[Operand, ...], result: str, note: str = "", **attributes: Attribute) -> Op:

@@ -99,6 +99,17 @@ def test_the_layers_that_a_selector_chooses(selector: str, chosen: list[int]) ->
     assert all(layer.kinds in (("yes",), ("no",)) for layer in found.layers)
 
 
+def test_whole_numbers_may_be_stored_as_floats() -> None:
+    found = evaluated("period key\nlayers\na every period\nb otherwise", {"toy.n": 6.0, "toy.key": np.float32(3)})
+    assert [layer.kinds[0] for layer in found.layers] == ["b", "b", "a", "b", "b", "a"]
+
+
+@pytest.mark.parametrize("blocks", [4097, 2**32 - 1, -1, 6.5, "six", np.arange(6)])
+def test_a_number_of_blocks_that_no_file_has_is_refused_at_once(blocks: object) -> None:
+    with pytest.raises(InputError, match=r"^toy.gguf: key 'toy.block_count' is .*, wanted a whole number up to 4096$"):
+        evaluated("", {"toy.block_count": blocks})
+
+
 def test_the_first_kind_that_fits_is_taken() -> None:
     found = evaluated("layers\na first 1\nb first 2\nc otherwise", {})
     assert [layer.kinds[0] for layer in found.layers] == ["a", "b", "c", "c", "c", "c"]
@@ -132,7 +143,9 @@ def test_a_layer_has_its_own_share_of_arrays_and_what_its_kind_gives() -> None:
         ("a = layer", {}, "toy.archdef:5:7: no value 'layer' (did you mean 'layers'?)"),
         ("a = 1\na = 2 when layer is 1", {}, "toy.archdef:6:1: 'when' names 'layer', which has no value yet (did you"),
         ("", {"toy.n": 0}, "toy.archdef:4:1: 'layers' is 0, wanted a whole number from 1 to 4096"),
-        ("", {"toy.n": 6.0}, "toy.archdef:4:1: 'layers' is 6.0, wanted a whole number from 1 to 4096"),
+        ("", {"toy.n": 6.5}, "toy.archdef:4:1: 'layers' is 6.5, wanted a whole number from 1 to 4096"),
+        ("layers\na every -1\nb otherwise", {}, "toy.archdef:6:1: every takes a whole number from 0, found -1"),
+        ("layers\na pattern 1.5\nb otherwise", {}, "toy.archdef:6:1: pattern takes a whole number from 0, found 1.5"),
         ("", {"toy.n": 10**6}, "toy.archdef:4:1: 'layers' is 1000000, wanted a whole number from 1 to 4096"),
         ("", {"toy.n": "six"}, "toy.archdef:4:1: 'layers' is 'six', wanted a whole number from 1 to 4096"),
         ("a = 1\nlayers\nk otherwise : a = 2", {}, "toy.archdef:7:1: 'a' "),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from ggufc.frontend.archdef import parse
 from ggufc.frontend.errors import InputError, UnsupportedError
@@ -168,3 +169,89 @@ def test_steps_that_mean_nothing(old: str, new: str, message: str) -> None:
         built(text=TOY.replace(old, new))
     assert str(error.value).startswith(message)
     assert str(error.value).endswith("(model toy.gguf)")
+
+
+NUMBERS = """\
+arch toy
+kind decoder
+parameters
+  layers n
+  number key
+prologue
+  x = embed tokens, token_embd.weight
+block
+  h = rms_norm x, eps = 1e-6
+  q = linear h, blk.{i}.proj.weight, [4, 8]
+  STEP
+epilogue
+  x = linear x, token_embd.weight
+"""
+WHOLE = "wanted a whole number from 0 to 2147483647"
+FACTOR = "wanted a number above 0 and up to 2147483648"
+ROPE = "q = rope q, neox, "
+ATTENTION = "q = attention q, q, q, "
+
+
+def numbered(step: str, number: object) -> Graph:
+    """The graph of a model whose file gives this number to a step."""
+    return built(text=NUMBERS.replace("STEP", step), metadata={"toy.key": number})
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "message"),
+    [
+        (f"{ATTENTION}scale = 1, window = number", 8.5, f"attention: window is 8.5, {WHOLE}"),
+        (f"{ATTENTION}scale = 1, window = number", -8, f"attention: window is -8, {WHOLE}"),
+        (f"{ATTENTION}scale = 1, window = number", 2**32 - 1, f"attention: window is 4294967295, {WHOLE}"),
+        (f"{ATTENTION}scale = 1, ahead = number", 2**31, f"attention: ahead is 2147483648, {WHOLE}"),
+        (f"{ATTENTION}scale = 1, cap = number", -1, "attention: cap is -1.0, wanted a finite number from 0"),
+        (f"{ATTENTION}scale = number", 0, f"attention: scale is 0.0, {FACTOR}"),
+        (f"{ATTENTION}scale = number", 1e-60, f"attention: scale is 1e-60, {FACTOR}"),
+        (f"{ROPE}number", 0, "rope: base is 0.0, wanted a finite number above 1"),
+        (f"{ROPE}number", -10000.0, "rope: base is -10000.0, wanted a finite number above 1"),
+        (f"{ROPE}number, yarn = 64", 1, "rope: base is 1.0, wanted a finite number above 1"),
+        (f"{ROPE}number", 1e300, "rope: base is 1e+300, wanted a finite number above 1"),
+        (f"{ROPE}100, scale = number", 0, f"rope: scale is 0.0, {FACTOR}"),
+        (f"{ROPE}100, scale = 1 / number", 1e-15, f"rope: scale is 1000000000000000.0, {FACTOR}"),
+        (f"{ROPE}100, magnitude = number", -1, f"rope: magnitude is -1.0, {FACTOR}"),
+        (f"{ROPE}100, dims = number", 3, "rope: rotates 3 of 8 elements: an even number that fits"),
+        (f"{ROPE}100, dims = number", -1, f"rope: dims is -1, {WHOLE}"),
+        (f"{ROPE}100, yarn = number", 0.5, f"rope: yarn is 0.5, {WHOLE}"),
+        ("h = rms_norm h, number", -1e-6, "rms_norm: eps is -1e-06, wanted a finite number from 0"),
+        ("h = layer_norm h, number", -1, "layer_norm: eps is -1.0, wanted a finite number from 0"),
+        ("h = softcap h, number", -30, "softcap: cap is -30.0, wanted a finite number from 0"),
+        ("h = scale h, number", 1e39, "scale: by is 1e+39, wanted a finite number"),
+        ("h = part h, number, [8]", -1, f"part: start is -1, {WHOLE}"),
+        ("h = half h, number", 2, "half: number is 2, wanted 0 or 1"),
+        ("h = top_k h, number", 2**40, f"top_k: k is 1099511627776, {WHOLE}"),
+        ("h = top_k h, number", 0, "top_k: chooses 0 of 32 experts"),
+        ("h = pool h, number", 4, "pool: kind is 4, wanted 1 (mean)"),
+        ("q = linear h, blk.{i}.proj.weight, [number]", 32.5, "a dimension of the shape is 32.5, wanted a whole"),
+        ("q = copy q@number", 0.5, "number is 0.5, wanted the number of an earlier layer"),
+    ],
+)
+def test_a_number_that_would_overflow_or_give_nan_is_refused_with_its_line(
+    step: str, number: object, message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        numbered(step, number)
+    place, _, said = str(error.value).partition(": ")
+    assert place.startswith("toy.archdef:11:")
+    assert said.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "number", "value"),
+    [
+        (f"{ATTENTION}scale = 1, window = number", "window", np.float32(8), 8),
+        (f"{ATTENTION}scale = 1, window = number", "window", 2**31 - 1, 2**31 - 1),
+        (f"{ROPE}100, dims = number", "dims", np.float64(4), 4),
+        (f"{ROPE}number", "base", np.uint32(10000), 10000.0),
+        ("q = linear h, blk.{i}.proj.weight, [number, 4]", "shape", np.float32(8), (8, 4)),
+        ("h = rms_norm h, number", "eps", 0, 0.0),
+    ],
+)
+def test_numbers_are_whole_or_not_by_what_they_are_for(step: str, name: str, number: object, value: object) -> None:
+    op = [op for op in numbered(step, number).ops if op.note == "layer 0"][-1]
+    assert op.attribute(name) == value
+    assert type(op.attribute(name)) is type(value)

@@ -17,7 +17,7 @@ def attention(window: int) -> str:
     return attributes("attention", scale=0.5, window=window)
 
 
-ROPE = attributes("rope", base=10000.0, dims=4, scale=1.0, style="neox")
+ROPE = attributes("rope", base=10000.0, dims=4, magnitude=1.0, scale=1.0, style="neox")
 
 
 def graph(signature: str, body: str) -> Graph:
