@@ -1,0 +1,100 @@
+"""A bundle is refused, with a reason, as soon as any of its files is not what was exported."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import ggufc
+import pytest
+from ggufc import InputError
+from ggufc.backends.bundle import MANIFEST, WEIGHTS, read_bundle, written_aside
+
+from .conftest import TinyCase
+
+CUTS = (0, 1, 7, 8, 63, 64, 0.01, 0.25, 0.5, 0.9, 0.99, -1)
+"""Lengths to cut a file to; fractions of it, or -1 for all but the last byte."""
+
+
+@pytest.fixture
+def copied(tiny_f32: TinyCase, tmp_path: Path) -> Iterator[Path]:
+    """A bundle to damage."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(tiny_f32.bundle.path, folder, symlinks=True)
+    yield folder
+
+
+@pytest.mark.parametrize(
+    "name", [MANIFEST, "model.mlir", "model.host.vmfb", "tokenizer.model", "tokenizer_config.json"]
+)
+def test_a_cut_file_is_refused(name: str, copied: Path) -> None:
+    raw = (copied / name).read_bytes()
+    for cut in CUTS:
+        length = int(cut * len(raw)) if isinstance(cut, float) else cut % len(raw)
+        if raw[:length].strip() == raw.strip():
+            continue  # without its last line's end a manifest is whole
+        (copied / name).write_bytes(raw[:length])
+        with pytest.raises(InputError, match="export"):
+            backend = "xla" if name == "model.mlir" else "iree"
+            ggufc.load(copied, backend, threads=1).tokenizer  # noqa: B018
+
+
+def test_one_changed_byte_is_refused(copied: Path) -> None:
+    raw = bytearray((copied / "model.host.vmfb").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (copied / "model.host.vmfb").write_bytes(raw)
+    with pytest.raises(InputError, match="export"):
+        ggufc.load(copied, threads=1)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "another model", "a header changed"])
+def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, copied: Path) -> None:
+    raw = (copied / WEIGHTS).read_bytes()
+    (copied / WEIGHTS).unlink()
+    changed = {
+        "cut": raw[:-1],
+        "another model": raw[::-1],
+        "a header changed": raw.replace(b"gemma3.block", b"gemma3.glock"),
+    }
+    if damage in changed:
+        (copied / WEIGHTS).write_bytes(changed[damage])
+    with pytest.raises(InputError, match="--weights-file|not the file that was exported"):
+        ggufc.load(copied, threads=1)
+
+
+def test_weights_may_lie_elsewhere(copied: Path, tiny_f32: TinyCase) -> None:
+    (copied / WEIGHTS).unlink()
+    assert ggufc.load(copied, threads=1, weights=tiny_f32.path).prefill([2]).shape == (tiny_f32.model.vocabulary,)
+
+
+@pytest.mark.parametrize("key", ["files", "weights", "parameters", "caches", "targets", "entries"])
+def test_a_manifest_without_a_part_is_refused(key: str, copied: Path) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    del manifest[key]
+    (copied / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=key):
+        read_bundle(copied)
+
+
+def test_another_format_is_refused(copied: Path) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text()) | {"format": 99}
+    (copied / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="format 99"):
+        read_bundle(copied)
+
+
+def test_a_failed_writer_leaves_the_old_bundle(copied: Path) -> None:
+    before = (copied / MANIFEST).read_bytes()
+    with pytest.raises(RuntimeError), written_aside(copied) as aside:
+        (aside / MANIFEST).write_text("half")
+        raise RuntimeError
+    assert (copied / MANIFEST).read_bytes() == before
+    assert list(copied.parent.iterdir()) == [copied]
+
+
+def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:
+    with written_aside(copied) as aside:
+        (aside / MANIFEST).write_text("new")
+        assert (copied / MANIFEST).read_text() != "new"
+    assert [p.name for p in copied.iterdir()] == [MANIFEST]
+    assert list(copied.parent.iterdir()) == [copied]
