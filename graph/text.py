@@ -10,6 +10,7 @@ What follows `#` is the operation's note.
 """
 
 import json
+import math
 import re
 
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
@@ -17,13 +18,17 @@ from .types import Dim, TensorType
 
 
 class TextError(ValueError):
-    """The text is no graph; the message names the line."""
+    """The text is no graph, and the message names the line; or the graph has an attribute without a text form."""
 
 
 def print_graph(graph: Graph) -> str:
-    """The text form, one operation a line."""
+    """The text form, one operation a line.
+
+    Raises:
+        TextError: an attribute is a number that is not finite, or a text that is no word.
+    """
     arguments = ", ".join(f"{a}: {a.type}" for a in graph.arguments)
-    lines = [f"graph @{graph.name}({arguments}) {{"]
+    lines = [f"graph {_print_name(graph.name)}({arguments}) {{"]
     lines += [f"  {_print_op(op)}" for op in graph.ops]
     lines += [f"  return {', '.join(map(str, graph.results))}", "}"]
     return "\n".join(lines) + "\n"
@@ -50,11 +55,18 @@ def _print_name(name: str) -> str:
 
 
 def _print_attribute(value: Attribute) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if not (_WORD.fullmatch(value) if isinstance(value, str) else math.isfinite(value)):
+        raise TextError(f"an attribute is {value!r}, which has no text form")
+    return str(value)
 
 
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
 _TOKEN = re.compile(
-    r'\s+|#[^\n]*|(?P<token>[%@][A-Za-z0-9_.]+|@"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|[A-Za-z_]\w*|[(){}\[\],:=])'
+    r'\s+|#[^\n]*|(?P<token>[%@][A-Za-z0-9_.]+|@"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|[A-Za-z_]\w*|[(){}\[\],:=])',
+    re.ASCII,
 )
 
 
@@ -107,17 +119,33 @@ class _Reader:
         line, token = self.line, self.next()
         if not token.startswith(mark):
             raise TextError(f"line {line}: expected a name that starts with {mark}, found {token!r}")
-        return json.loads(token[1:]) if token[1] == '"' else token[1:]
+        if token[1] != '"':
+            return token[1:]
+        try:
+            return json.loads(token[1:])
+        except ValueError:
+            raise TextError(f"line {line}: {token!r} is no quoted name") from None
+
+    def word(self, what: str) -> str:
+        line, token = self.line, self.next()
+        if not _WORD.fullmatch(token):
+            raise TextError(f"line {line}: expected {what}, found {token!r}")
+        return token
+
+    def whole(self) -> int:
+        line, token = self.line, self.next()
+        if not _WHOLE.fullmatch(token):
+            raise TextError(f"line {line}: expected a whole number, found {token!r}")
+        return int(token)
 
     def type(self) -> TensorType:
-        dtype = self.next()
+        dtype = self.word("a type")
         self.expect("[")
         dims: list[Dim] = []
         while not self.take("]"):
             if dims:
                 self.expect(",")
-            token = self.next()
-            dims.append(int(token) if token.isdigit() else token)
+            dims.append(self.whole() if self.peek[:1].isdigit() else self.word("a size"))
         return TensorType(dtype, tuple(dims))
 
 
@@ -130,14 +158,13 @@ def parse_graph(text: str) -> Graph:
     reader = _Reader(text)
     reader.expect("graph")
     name = reader.sigil("@")
-    known: dict[str, Value] = {}
+    arguments: list[Value] = []
     reader.expect("(")
     while not reader.take(")"):
-        if known:
+        if arguments:
             reader.expect(",")
-        value = _typed_value(reader)
-        known[value.name] = value
-    arguments = tuple(known.values())
+        arguments.append(_typed_value(reader))
+    known = {value.name: value for value in arguments}
     reader.expect("{")
     ops: list[Op] = []
     while reader.peek != "return":
@@ -151,7 +178,7 @@ def parse_graph(text: str) -> Graph:
     reader.expect("}")
     if reader.peek:
         raise TextError(f"line {reader.line}: {reader.peek!r} after the end of the graph")
-    return Graph(name, arguments, tuple(ops), tuple(results))
+    return Graph(name, tuple(arguments), tuple(ops), tuple(results))
 
 
 def _typed_value(reader: _Reader) -> Value:
@@ -171,7 +198,7 @@ def _parse_op(reader: _Reader, known: dict[str, Value]) -> Op:
     line = reader.line
     result = _typed_value(reader)
     reader.expect("=")
-    name = reader.next()
+    name = reader.word("an operation")
     operands: list[Operand] = []
     reader.expect("(")
     while not reader.take(")"):
@@ -183,7 +210,9 @@ def _parse_op(reader: _Reader, known: dict[str, Value]) -> Op:
         while not reader.take("}"):
             if attributes:
                 reader.expect(",")
-            key = reader.next()
+            line_of_key, key = reader.line, reader.word("an attribute")
+            if key in attributes:
+                raise TextError(f"line {line_of_key}: {key!r} is given twice")
             reader.expect("=")
             attributes[key] = _attribute(reader)
     return Op(name, tuple(operands), tuple(sorted(attributes.items())), result, reader.notes.get(line, ""))
@@ -202,9 +231,13 @@ def _attribute(reader: _Reader) -> Attribute:
         while not reader.take("]"):
             if numbers:
                 reader.expect(",")
-            numbers.append(int(reader.next()))
+            numbers.append(reader.whole())
         return tuple(numbers)
-    token = reader.next()
-    if re.fullmatch(r"-?\d+", token):
-        return int(token)
-    return float(token) if re.match(r"-?\d", token) else token
+    if _WHOLE.fullmatch(reader.peek):
+        return reader.whole()
+    if re.match(r"-?\d", reader.peek):
+        line, number = reader.line, float(reader.next())
+        if not math.isfinite(number):
+            raise TextError(f"line {line}: a number that is out of range")
+        return number
+    return reader.word("a number or a word")

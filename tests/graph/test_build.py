@@ -212,7 +212,7 @@ def numbered(step: str, number: object) -> Graph:
         (f"{ROPE}number, yarn = 64", 1, "rope: base is 1.0, wanted a finite number above 1"),
         (f"{ROPE}number", 1e300, "rope: base is 1e+300, wanted a finite number above 1"),
         (f"{ROPE}100, scale = number", 0, f"rope: scale is 0.0, {FACTOR}"),
-        (f"{ROPE}100, scale = 1 / number", 1e-15, f"rope: scale is 1000000000000000.0, {FACTOR}"),
+        (f"{ROPE}100, scale = 1 / number", 2.0**-40, f"rope: scale is 1099511627776.0, {FACTOR}"),
         (f"{ROPE}100, magnitude = number", -1, f"rope: magnitude is -1.0, {FACTOR}"),
         (f"{ROPE}100, dims = number", 3, "rope: rotates 3 of 8 elements: an even number that fits"),
         (f"{ROPE}100, dims = number", -1, f"rope: dims is -1, {WHOLE}"),

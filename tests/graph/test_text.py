@@ -8,6 +8,7 @@ from ggufc.graph.ir import Graph, Op, Value, Weight
 from ggufc.graph.model import open_model
 from ggufc.graph.text import TextError, parse_graph, print_graph
 from ggufc.graph.types import TensorType
+from ggufc.graph.verify import VerifyError, verify
 from ggufc.passes import pipeline
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,8 +78,8 @@ def test_any_graph_parses_back(graph: Graph) -> None:
 def test_damaged_text_is_refused_or_read(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(EXAMPLE)))
     end = data.draw(st.integers(start, min(len(EXAMPLE), start + 10)))
-    inserted = data.draw(st.text(st.sampled_from('%@"\\{}[](),:=#|0. \nreturnS'), max_size=3))
-    with suppress(ValueError):  # of which TextError is one
+    inserted = data.draw(st.text(st.sampled_from('%@"\\{}[](),:=#|0. \nreturnSe9\u0663\u00b2'), max_size=4))
+    with suppress(TextError):
         parse_graph(EXAMPLE[:start] + inserted + EXAMPLE[end:])
 
 
@@ -91,9 +92,29 @@ def test_damaged_text_is_refused_or_read(data: st.DataObject) -> None:
         ("}\n", "", "line 7: the text ends too early"),
         ("}\n", "}\n}", "line 8: '}' after the end of the graph"),
         ("scale(%1)", "scale(%1; %2)", "line 4: ';' has no meaning here"),
+        ("@output.weight", '@"a \\0"', "line 3: '@\"a \\\\0\"' is no quoted name"),
+        ("[2, 2]}", "[2, 2e3]}", "line 3: expected a whole number, found '2e3'"),
+        ("[T, 4] = embed", "[T, (] = embed", "line 2: expected a size, found '('"),
+        ("{by = -1.5e-07}", "{by = 1, by = 2}", "line 4: 'by' is given twice"),
+        ("-1.5e-07", "1e999", "line 4: a number that is out of range"),
+        ("-1.5e-07", "\u0663", "line 4: '\u0663' has no meaning here"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -> None:
     with pytest.raises(TextError) as error:
         parse_graph(EXAMPLE[::-1].replace(old[::-1], new[::-1], 1)[::-1])
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), "two words", ""])
+def test_an_attribute_without_a_text_form_is_not_printed(value: float | str) -> None:
+    result = Value("0", TensorType("f32", ("T", 4)))
+    graph = Graph("f", (result,), (Op("scale", (result,), (("by", value),), Value("1", result.type)),), (result,))
+    with pytest.raises(TextError, match="no text form"):
+        print_graph(graph)
+
+
+def test_arguments_of_one_name_are_left_for_the_verifier() -> None:
+    graph = parse_graph("graph @f(%a: f32[T], %a: i32[T]) {\n  return %a\n}\n")
+    with pytest.raises(VerifyError, match="argument %a is there twice"):
+        verify(graph)
