@@ -6,6 +6,8 @@ loops, calls or input and output, so parsing and using a stranger's file runs no
 
 import difflib
 import hashlib
+import heapq
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ MAX_BYTES = 256 * 1024
 MAX_LINE = 500
 MAX_NAME = 96
 MAX_DEPTH = 24
+MAX_ENTRIES = 4096
+MAX_NUMBER = 2**63
 
 # ---------------------------------------------------------------------------------------------- syntax tree
 
@@ -63,7 +67,7 @@ class Parameter:
     name: str
     key: str | None
     default: Expression | None
-    condition: tuple[str, float | str] | None
+    condition: tuple[str, int | float | str] | None
     line: int
 
 
@@ -137,6 +141,7 @@ class ArchDef:
     epilogue: tuple[Step, ...]
     embedding: tuple[Step, ...]  # in the epilogue's place where an embedding is wanted; none: the model gives none
     ignore: tuple[TensorRef, ...]
+    words: int  # of the text, comments left out: what bounds the work of a layer
     sha256: str
     source: str
 
@@ -164,7 +169,8 @@ _TOKEN = re.compile(
     r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.(?:[A-Za-z0-9_]+|\{i\}))*)"
     r'|"(?P<text>[A-Za-z0-9_. -]*)"'
-    r"|(?P<mark>[=,+\-*/()\[\]|?:@])"
+    r"|(?P<mark>[=,+\-*/()\[\]|?:@])",
+    re.ASCII,
 )
 _SPACE = re.compile(r"[ \t]*")
 
@@ -176,9 +182,20 @@ class _Token:
     column: int
 
 
+_COMPARED = 32
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A hint ' (did you mean X?)' with the valid name nearest to `word`, or the empty string."""
-    found = difflib.get_close_matches(word[:MAX_NAME], sorted(choices), 1, 0.5)
+    matcher = difflib.SequenceMatcher(b=word[:MAX_NAME])
+
+    def letters_shared(choice: str) -> float:
+        matcher.set_seq1(choice)
+        return matcher.quick_ratio()
+
+    # the full comparison is quadratic in the words' length, so only the likeliest come to it
+    likely = heapq.nlargest(_COMPARED, sorted(choices), letters_shared)
+    found = difflib.get_close_matches(word[:MAX_NAME], likely, 1, 0.5)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
@@ -272,7 +289,7 @@ def _factor(line: _Line, depth: int) -> Expression:
         return inner
     token = line.next()
     if token.kind == "number":
-        return Number(float(token.text) if any(c in token.text for c in ".eE") else int(token.text))
+        return Number(_number(line, token))
     if token.kind == "text":
         return Text(token.text)
     if token.kind != "word":
@@ -295,6 +312,14 @@ def _factor(line: _Line, depth: int) -> Expression:
     return Call(token.text, tuple(arguments))
 
 
+def _number(line: _Line, token: _Token) -> int | float:
+    value = float(token.text) if any(c in token.text for c in ".eE") else int(token.text)
+    vanished = value == 0 and any(c in "123456789" for c in re.split("[eE]", token.text)[0])
+    if not math.isfinite(value) or value > MAX_NUMBER or vanished:
+        raise line.error(f"the number {token.text} is out of range: up to {MAX_NUMBER}, from 5e-324", token.column)
+    return value
+
+
 # ---------------------------------------------------------------------------------------------- lines of the sections
 
 
@@ -308,7 +333,7 @@ def _parameter(line: _Line) -> Parameter:
             token = line.next()
             if token.kind not in ("number", "text"):
                 raise line.error(f"expected a number or a quoted word after 'is', found {token.text!r}", token.column)
-            literal = float(token.text) if token.kind == "number" else token.text
+            literal = _number(line, token) if token.kind == "number" else token.text
             condition = (subject, literal)
         line.end()
         return Parameter(name, None, value, condition, line.number)
@@ -503,6 +528,10 @@ class _Parser:
         self.ignore: list[TensorRef] = []
         self.section: str | None = None
         self.first_line: dict[str, int] = {}
+        self.parameter_line: dict[str, int] = {}
+        self.kind_names: set[str] = set()
+        self.tensor_names: set[str] = set()  # under which layer kinds give tensors
+        self.entries = self.words = 0
 
     def parse(self) -> ArchDef:
         last = 0
@@ -513,6 +542,10 @@ class _Parser:
             line = _Line(self.source, last, raw)
             if line.peek.kind == "end":
                 continue
+            self.entries += 1
+            self.words += len(line.tokens) - 1
+            if self.entries > MAX_ENTRIES:
+                raise line.error(f"more than {MAX_ENTRIES} lines that say something, which no definition needs")
             if raw[0] in " \t":
                 self._entry(line)
             else:
@@ -559,12 +592,12 @@ class _Parser:
         if token.text == "layers":
             self.layer_kinds.append([])
         elif token.text == "block":
-            known = [kind.name for choice in self.layer_kinds for kind in choice]
             kinds: list[str] = []
             while line.peek.kind == "word":
                 kind = line.next()
-                if kind.text not in known:
-                    raise line.error(f"no layer kind {kind.text!r}{nearest(kind.text, known)}", kind.column)
+                if kind.text not in self.kind_names:
+                    hint = nearest(kind.text, self.kind_names)
+                    raise line.error(f"no layer kind {kind.text!r}{hint}", kind.column)
                 kinds.append(kind.text)
             self.blocks.append((tuple(kinds), []))
 
@@ -582,30 +615,28 @@ class _Parser:
             line.end()
         else:
             steps = self.blocks[-1][1] if self.section == "block" else self.steps[self.section]
-            steps.append(_step(line, self._tensor_names()))
-
-    def _tensor_names(self) -> set[str]:
-        """The names under which layer kinds give tensors."""
-        kinds = [kind for choice in self.layer_kinds for kind in choice]
-        return {name for kind in kinds for name, value in kind.values if isinstance(value, TensorRef)}
+            steps.append(_step(line, self.tensor_names))
 
     def _add_parameter(self, line: _Line) -> None:
         parameter = _parameter(line)
-        earlier = [p for p in self.parameters if p.name == parameter.name]
+        earlier = self.parameter_line.setdefault(parameter.name, 0)
         if earlier and parameter.condition is None:
-            raise line.error(f"a second {parameter.name!r}; the first is in line {earlier[0].line}", 1)
+            raise line.error(f"a second {parameter.name!r}; the first is in line {earlier}", 1)
         if parameter.condition and not earlier:
             raise line.error(f"{parameter.name!r} has no value yet for 'when' to replace", 1)
+        self.parameter_line[parameter.name] = earlier or line.number
         self.parameters.append(parameter)
 
     def _add_layer_kind(self, line: _Line) -> None:
         kind = _layer_kind(line)
-        if kind.name in {k.name for choice in self.layer_kinds for k in choice}:
+        if kind.name in self.kind_names:
             raise line.error(f"a second kind {kind.name!r}", 1)
         choice = self.layer_kinds[-1]
         if choice and not choice[-1].conditions:
             raise line.error("no kind can follow 'otherwise', which takes every layer that is left", 1)
         choice.append(kind)
+        self.kind_names.add(kind.name)
+        self.tensor_names.update(name for name, value in kind.values if isinstance(value, TensorRef))
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -617,14 +648,14 @@ class _Parser:
             raise missing("no line 'arch NAME'")
         if self.kind is None:
             raise missing("no line 'kind decoder' or 'kind encoder'")
-        if "layers" not in {p.name for p in self.parameters}:
+        if "layers" not in self.parameter_line:
             raise missing("no parameter 'layers', which gives the number of blocks (usually: layers block_count)")
         for choice in self.layer_kinds:
             if not choice or choice[-1].conditions:
                 raise missing("the last line of 'layers' must be for the layers that are left: NAME otherwise")
-            names = [{name for name, _ in kind.values} for kind in choice]
-            for kind, given in zip(choice, names, strict=True):
-                if lacking := set.union(*names) - given:
+            wanted = {name for kind in choice for name, _ in kind.values}
+            for kind in choice:
+                if len(kind.values) < len(wanted) and (lacking := wanted - dict(kind.values).keys()):
                     raise missing(f"kind {kind.name!r} gives no value for {', '.join(sorted(lacking))}", kind.line)
         for section in ("prologue", "epilogue"):
             if not self.steps[section]:
@@ -641,6 +672,7 @@ class _Parser:
             tuple(self.steps["epilogue"]),
             tuple(self.steps["embedding"]),
             tuple(self.ignore),
+            self.words,
             hashlib.sha256(self.text.encode()).hexdigest(),
             self.source,
         )

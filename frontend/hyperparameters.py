@@ -1,6 +1,7 @@
 """The values of a definition's parameters for one GGUF, and the kind of each of its layers."""
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ Scalar = int | float | str
 Value = Scalar | tuple[int | float, ...]  # a tuple holds one value per layer
 
 MAX_LAYERS = 4096
+MAX_WORK = 2**20
+"""Words of a definition times layers: the largest of today's models need a twentieth of it."""
 ABSOLUTE = ("general.", "tokenizer.")  # keys that are not under the architecture's prefix
 
 
@@ -56,9 +59,10 @@ def evaluate(
                 raise where.error(f"'when' names {subject!r}, which has no value yet{nearest(subject, values)}")
             if values[subject] != literal:
                 continue
-        values[parameter.name] = _parameter(parameter, definition.name, metadata, values, where)
+        value = values[parameter.name] = _parameter(parameter, definition.name, metadata, values, where)
         if parameter.name == "layers":
-            count = values["layers"] = _layer_count(values["layers"], where)
+            count = values["layers"] = _layer_count(value, where)
+        _check_work(definition, max(count, len(value) if isinstance(value, tuple) else 0), where)
     blocks = _block_count(definition.name, metadata, count, path)
     for parameter in definition.parameters:
         value = values[parameter.name]
@@ -155,6 +159,12 @@ def _layer_count(value: Value, where: Line) -> int:
     return count
 
 
+def _check_work(definition: ArchDef, layers: int, where: Line) -> None:
+    if definition.words * layers > MAX_WORK:
+        message = f"{definition.words} words for each of {layers} layers are more than {MAX_WORK}, which no model needs"
+        raise where.error(message)
+
+
 def _block_count(architecture: str, metadata: Mapping[str, Any], layers: int, path: str) -> int:
     """Blocks of the file; of a file that doesn't say, the layers."""
     key = f"{architecture}.block_count"
@@ -168,11 +178,11 @@ def _block_count(architecture: str, metadata: Mapping[str, Any], layers: int, pa
 
 def _map_layers(expression: Expression, values: Mapping[str, Value], where: Line) -> Value:
     """Evaluates once, or once per layer where a name in the expression has a value per layer."""
-    lengths = {len(v) for n in _names(expression) if isinstance(v := values.get(n), tuple)}
-    if not lengths:
+    columns = {n: v for n in _names(expression) if isinstance(v := values.get(n), tuple)}
+    if not columns:
         return evaluate_expression(expression, values, where)  # type: ignore[arg-type] # no tuples are named
-    count = min(lengths)
-    rows = [{n: v[i] if isinstance(v, tuple) and i < len(v) else v for n, v in values.items()} for i in range(count)]
+    count = min(map(len, columns.values()))
+    rows = (ChainMap({n: v[i] for n, v in columns.items()}, values) for i in range(count))  # type: ignore[dict-item]
     return tuple(_number(evaluate_expression(expression, row, where), where) for row in rows)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,9 @@ from .ops import MAX_WHOLE, WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
 from .verify import verify
 
+MAX_OPS = 2**16
+"""Operations of a graph, some ten times those of the largest models."""
+
 
 def build(
     definition: ArchDef,
@@ -113,6 +116,8 @@ class _Builder:
     def _append(
         self, name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute], note: str, where: Line
     ) -> Value:
+        if len(self.ops) == MAX_OPS:
+            raise where.error(f"more than {MAX_OPS} operations in all layers, which no model needs")
         try:
             type_ = infer(name, operands, attributes)
         except RuleError as error:

@@ -3,6 +3,7 @@
 import sys
 from importlib.resources import files
 from pathlib import Path
+from random import Random
 from time import perf_counter
 
 import pytest
@@ -108,6 +109,11 @@ WRONG = {
         28,
         "expected a number or a quoted word after 'is'",
     ),
+    "infinite number": (5, "  width a = 1e999", 13, "the number 1e999 is out of range: up to 9223372036854775808"),
+    "number that vanishes": (5, "  width a = 1.5e-999", 13, "the number 1.5e-999 is out of range"),
+    "long number": (5, f"  width a = {'9' * 90}", 13, f"the number {'9' * 90} is out of range"),
+    "number in when": (5, "  width a\n  width = 1 when layers is 1e999", 28, "the number 1e999 is out of range"),
+    "digit of another script": (5, "  width a = \u0663", 13, "character '\u0663' has no meaning here"),
     "character": (5, "  width a = 4 ; 5", 15, "character ';' has no meaning here"),
     "quote left open": (5, '  width a = "linear', 13, "character '\"' has no meaning here"),
     "long word": (5, "  " + "w" * 97 + " a", 3, "a word of 97 characters; at most 96 are allowed"),
@@ -179,6 +185,40 @@ def test_an_unknown_architecture_names_the_nearest() -> None:
 WORDS = st.sampled_from(
     [*GEMMA3.split(), "\n", "\n  ", " ", "[", "]", "(", ")", ",", "-", "?", "|", "{i}", '"', "1e999"]
 )
+
+
+MANY = {
+    "parameters": ("  width", "  a{n} = {n}\n"),
+    "layer kinds": ("  global", "  k{n} first {n} : span = 1\n"),
+    "kinds that give tensors, and steps": ("  h = rms_norm", "  h = gelu h\n"),
+    "blocks": ("block", "block local\n  x = gelu x\n"),
+}
+
+
+@pytest.mark.parametrize(("before", "line"), MANY.values(), ids=MANY.keys())
+def test_many_lines_take_a_moment_and_too_many_are_refused(before: str, line: str) -> None:
+    """Quadratic work would take many times as long: all of these once took seconds."""
+    small = SMALL.replace("span = 4", "span = 4, t = a.b").replace("span = 0", "span = 0, t = a.b")
+    if "span = 1" in line:
+        line = line.replace("span = 1", "span = 1, t = a.b")
+    for count, refused in ((4000 // line.count("\n"), False), (4096, True)):
+        text = small.replace(before, "".join(line.format(n=n) for n in range(count)) + before, 1)
+        start = perf_counter()
+        if refused:
+            with pytest.raises(InputError, match=r"^toy.archdef:4\d\d\d:\d: more than 4096 lines that say something"):
+                parse(text, "toy.archdef")
+        else:
+            parse(text, "toy.archdef")
+        assert perf_counter() - start < 1.5
+
+
+def test_the_nearest_of_many_alike_words_is_found_in_a_moment() -> None:
+    """Words of two letters are the worst case of a comparison."""
+    draw = Random(0)
+    words = ["".join(draw.choices("ab", k=96)) for _ in range(4096)]
+    start = perf_counter()
+    assert archdef.nearest(words[7][:-1] + "c", words) == f" (did you mean {words[7]!r}?)"
+    assert perf_counter() - start < 3
 
 
 def parses_or_refuses(text: str) -> None:

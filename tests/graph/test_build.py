@@ -171,6 +171,18 @@ def test_steps_that_mean_nothing(old: str, new: str, message: str) -> None:
     assert str(error.value).endswith("(model toy.gguf)")
 
 
+def test_the_number_of_operations_is_bounded() -> None:
+    text = TOY.replace("  x = add x, h\n", "  x = add x, h\n" + "  x = gelu x\n" * 100)
+    shapes = {"token_embd.weight": (9, 32)} | {f"blk.{i}.proj.weight": (32, 32) for i in range(1000)}
+    with pytest.raises(InputError, match=r"^toy.archdef:\d+:1: more than 65536 operations in all layers"):
+        built(shapes, text=text, metadata={"toy.n": 1000})
+
+
+@pytest.mark.parametrize("blocks", [3, 4096])
+def test_tensors_of_blocks_that_are_not_run_may_stay_unread(blocks: int) -> None:
+    assert built(SHAPES | {"blk.2.more.weight": (3,)}, metadata={"toy.block_count": blocks}) == built()
+
+
 NUMBERS = """\
 arch toy
 kind decoder
