@@ -117,7 +117,7 @@ def _attention(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, A
 def _layer_norm(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:
     _, *inner, row = _shape(operands[0])
     scalars = {"rows": at.times(at.size(operands[0], 0), prod(inner)), "row": row, "eps": attributes["eps"]}
-    return at.dispatch(layer_norm(len(operands) == 3), operands, scalars, result)
+    return at.dispatch(layer_norm(len(operands) - 1), operands, scalars, result)
 
 
 def _part(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any], result: ir.Type) -> ir.Value:

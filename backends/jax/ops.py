@@ -42,14 +42,14 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float) -> Array:
     return y if weight is None else y * lax.broadcast_in_dim(weight, x.shape, (x.ndim - 1,))
 
 
-def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float) -> Array:
+def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, *, eps: float) -> Array:
     """Over the last axis, with the biased variance."""
     mean = jnp.sum(x, -1) / x.shape[-1]
     rows = tuple(range(x.ndim - 1))
     centred = x - lax.broadcast_in_dim(mean, x.shape, rows)
     variance = jnp.sum(centred * centred, -1) / x.shape[-1]
     y = centred * lax.broadcast_in_dim(lax.rsqrt(variance + eps), x.shape, rows)
-    y = y * lax.broadcast_in_dim(weight, x.shape, (x.ndim - 1,))
+    y = y if weight is None else y * lax.broadcast_in_dim(weight, x.shape, (x.ndim - 1,))
     return y if bias is None else y + lax.broadcast_in_dim(bias, x.shape, (x.ndim - 1,))
 
 

@@ -311,7 +311,7 @@ def _layer_norm(at: _Lowering, op: Op) -> None:
     weights = dict(zip("wb", (at.weight(w) for w in op.weights), strict=False))
     operands = {"x": at.places[x], "y": at.result(op)} | weights
     scalars = {"rows": math.prod(rows), "row": row, "eps": _number(op, "eps")}
-    at.call(layer_norm("b" in weights), operands, scalars)
+    at.call(layer_norm(len(weights)), operands, scalars)
 
 
 def _positions(at: _Lowering, op: Op) -> None:

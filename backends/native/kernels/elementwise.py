@@ -54,7 +54,7 @@ def _softcap(e: Emitter, x: Value, cap: Value) -> Value:
 
 def _relu(e: Emitter, x: Value) -> Value:
     zero = const(x.type, 0.0)
-    return e.select(e.fcmp_unordered("<", x, zero), zero, x)
+    return e.select(e.fcmp_ordered("<", x, zero), zero, x)  # NaN stays
 
 
 _RULES: dict[str, _Rule] = {

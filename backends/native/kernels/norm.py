@@ -44,11 +44,12 @@ def rms_norm(has_weight: bool) -> Kernel:
     )
 
 
-def layer_norm(has_bias: bool) -> Kernel:
-    """y = (x - mean(x)) / sqrt(variance(x) + eps) * w [+ b], over the last axis, with the biased variance.
+def layer_norm(weights: int) -> Kernel:
+    """y = (x - mean(x)) / sqrt(variance(x) + eps) [* w [+ b]], over the last axis, with the biased variance.
 
-    x, y: float32 (rows, row); w and b: float32 (row,).
+    x, y: float32 (rows, row); `weights`, 0 to 2, says how many it has of w and b: float32 (row,).
     """
+    given = tuple(Buffer(name, "f32") for name in ("w", "b")[:weights])
 
     def emit(e: Emitter, a: Arguments) -> None:
         row = a["row"]
@@ -69,15 +70,15 @@ def layer_norm(has_bias: bool) -> Kernel:
         def scale(kind: ir.Type, i: Value) -> None:
             at = e.times(i, 4)
             value = e.fmul(centred(e.read(kind, x, at)), like(e, factor, kind))
-            value = e.fmul(value, e.read(kind, a["w"], at))
-            e.write(e.fadd(value, e.read(kind, a["b"], at)) if has_bias else value, y, at)
+            for buffer, combine in zip(given, (e.fmul, e.fadd), strict=False):
+                value = combine(value, e.read(kind, a[buffer.name], at))
+            e.write(value, y, at)
 
         each_lane(e, row, scale)
 
-    bias = (Buffer("b", "f32"),) if has_bias else ()
     return Kernel(
-        f"ggufc_layer_norm{'_bias' if has_bias else ''}",
-        (Buffer("x", "f32"), Buffer("w", "f32"), *bias, Buffer("y", "f32", output=True)),
+        "ggufc_layer_norm" + ("", "_weight", "_weight_bias")[weights],
+        (Buffer("x", "f32"), *given, Buffer("y", "f32", output=True)),
         (Scalar("rows"), Scalar("row"), Scalar("eps", "f32")),
         (("rows", 1),),
         emit,

@@ -101,7 +101,8 @@ ENCODER = """
   %19: f32[T, 37] = linear(%18, @out: f32[37, 80]) {shape = [37]}
   %s: f32[T, 37] = scale(%19) {by = 0.05}
   %20: f32[T, 37] = relu(%s)
-  %21: f32[T, 37] = tanh(%20)
+  %tanh: f32[T, 37] = tanh(%20)
+  %21: f32[T, 37] = layer_norm(%tanh) {eps = 1e-5}
   %22: f32[1, 37] = pool(%21) {kind = 1}
   %23: f32[1, 37] = pool(%21) {kind = 2}
   %24: f32[1, 37] = pool(%21) {kind = 3}
