@@ -92,8 +92,8 @@ ENCODER = """
   %11: f32[T, 4, 20] = rope(%8, @factors: f32[6])
     {base = 100.0, dims = 12, magnitude = 1.5, scale = 0.5, style = norm, yarn = 0}
   %12: f32[T, 2, 20] = rope(%9) {base = 100.0, dims = 20, magnitude = 1.0, scale = 1.0, style = neox, yarn = 16}
-  %13: f32[T, 4, 20] = attention(%11, %12, %10) {ahead = 2, cap = 5.0, scale = 0.2, window = 4}
-  %14: f32[T, 4, 20] = attention(%11, %12, %10) {ahead = 1000, cap = 0.0, scale = 0.2, window = 0}
+  %13: f32[T, 4, 20] = attention(%11, %12, %10) {ahead = 2, cap = 5.0, scale = 0.02, window = 4}
+  %14: f32[T, 4, 20] = attention(%11, %12, %10) {ahead = 1000, cap = 0.0, scale = 0.02, window = 0}
   %15: f32[T, 4, 20] = mul(%13, %14)
   %16: f32[T, 4, 20] = gain(%15, @head_gain: f32[20])
   %17: f32[T, 4, 20] = gain(%16, @gain: f32[1])
