@@ -60,6 +60,19 @@ class Call:
 Expression = Number | Text | Name | Call
 
 
+def names_of(expression: Expression) -> set[str]:
+    """The names that an expression reads."""
+    found: set[str] = set()
+    pending = [expression]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Name):
+            found.add(part.name)
+        elif isinstance(part, Call):
+            pending += part.arguments
+    return found
+
+
 @dataclass(frozen=True)
 class Parameter:
     """`name key = default` (from the file), or `name = expression [when other is literal]` (derived)."""

@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from .archdef import ArchDef, Call, Condition, Expression, LayerKind, Name, Number, Parameter, TensorRef, Text, nearest
+from .archdef import (
+    ArchDef,
+    Call,
+    Condition,
+    Expression,
+    LayerKind,
+    Name,
+    Number,
+    Parameter,
+    TensorRef,
+    Text,
+    names_of,
+    nearest,
+)
 from .errors import InputError
 
 Scalar = int | float | str
@@ -178,20 +191,12 @@ def _block_count(architecture: str, metadata: Mapping[str, Any], layers: int, pa
 
 def _map_layers(expression: Expression, values: Mapping[str, Value], where: Line) -> Value:
     """Evaluates once, or once per layer where a name in the expression has a value per layer."""
-    columns = {n: v for n in _names(expression) if isinstance(v := values.get(n), tuple)}
+    columns = {n: v for n in names_of(expression) if isinstance(v := values.get(n), tuple)}
     if not columns:
         return evaluate_expression(expression, values, where)  # type: ignore[arg-type] # no tuples are named
     count = min(map(len, columns.values()))
     rows = (ChainMap({n: v[i] for n, v in columns.items()}, values) for i in range(count))  # type: ignore[dict-item]
     return tuple(_number(evaluate_expression(expression, row, where), where) for row in rows)  # type: ignore[arg-type]
-
-
-def _names(expression: Expression) -> set[str]:
-    if isinstance(expression, Name):
-        return {expression.name}
-    if isinstance(expression, Call):
-        return set().union(*(_names(a) for a in expression.arguments))
-    return set()
 
 
 def _number(value: Scalar, where: Line) -> int | float:
@@ -294,7 +299,7 @@ def _holds(
         return any(has_tensor(n.replace("{i}", str(index))) for n in condition.argument.names)
     assert condition.argument is not None
     value = whole(_number(evaluate_expression(condition.argument, own, where), where))
-    per_layer = any(isinstance(values.get(n), tuple) for n in _names(condition.argument))
+    per_layer = any(isinstance(values.get(n), tuple) for n in names_of(condition.argument))
     counts = condition.selector not in ("where", "without") and not per_layer
     if counts and (not isinstance(value, int) or value < 0):
         raise where.error(f"{condition.selector} takes a whole number from 0, found {value!r}")

@@ -124,7 +124,7 @@ class _Builder:
             tensor = next((f"tensor {o.name!r} " for o in operands if isinstance(o, Weight)), "")
             raise where.error(f"{name}: {tensor}{error}") from None
         result = Value(str(len(self.ops)), type_)
-        self.ops.append(Op(name, operands, tuple(sorted(attributes.items())), result, note))
+        self.ops.append(Op(name, operands, tuple(sorted(attributes.items())), result, note, where.number))
         return result
 
     def _value(self, reference: Reference, scope: _Scope, where: Line) -> Value:

@@ -4,7 +4,7 @@ Everything is frozen. A pass builds a new graph; values are compared by name and
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .types import TensorType
 
@@ -36,13 +36,15 @@ Operand = Value | Weight
 
 @dataclass(frozen=True)
 class Op:
-    """One operation. `note` says where it came from (layer and kind) and means nothing to passes."""
+    """One operation. `note` (layer and kind) and `line` of the definition, 0 where a pass made it, say where it came
+    from and mean nothing to passes."""
 
     name: str
     operands: tuple[Operand, ...]
     attributes: tuple[tuple[str, Attribute], ...]  # sorted by name
     result: Value
     note: str = ""
+    line: int = field(default=0, compare=False)
 
     def attribute(self, name: str) -> Attribute:
         """The value of an attribute that the operation's rule guarantees."""

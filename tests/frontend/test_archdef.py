@@ -191,7 +191,7 @@ MANY = {
     "parameters": ("  width", "  a{n} = {n}\n"),
     "layer kinds": ("  global", "  k{n} first {n} : span = 1\n"),
     "kinds that give tensors, and steps": ("  h = rms_norm", "  h = gelu h\n"),
-    "blocks": ("block", "block local\n  x = gelu x\n"),
+    "blocks": ("block\n", "block local\n  x = gelu x\n"),
 }
 
 
