@@ -8,11 +8,15 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import sys
 import traceback
+from _thread import interrupt_main
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Timer
 from time import perf_counter
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -39,7 +43,8 @@ class Cli(click.Group):
         state = {"debug": False}
         extra |= {"prog_name": "ggufc", "standalone_mode": False, "obj": state}
         try:
-            code = super().main(args, **extra)
+            with _interrupts:
+                code = super().main(args, **extra)
             sys.exit(code if isinstance(code, int) else 0)
         except Exception as error:
             if state["debug"] and not isinstance(error, click.ClickException):
@@ -57,6 +62,36 @@ class Cli(click.Group):
             ctx.exit(NO_READER)
         except KeyboardInterrupt:
             raise click.Abort from None
+
+
+class _Interrupts:
+    """Ctrl-C that isn't lost. Libraries swallow it in their callbacks: it is repeated where Python tells of that, and
+    between stages `pending` is looked at for where it doesn't."""
+
+    def __init__(self) -> None:
+        self.pending = False
+
+    def __enter__(self) -> None:
+        self.pending = False
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._repeat
+        self._handler = signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._handler)
+        sys.unraisablehook = self._hook
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.pending = True
+        signal.default_int_handler(number, frame)
+
+    def _repeat(self, unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            Timer(0.05, interrupt_main).start()
+        else:
+            self._hook(unraisable)
+
+
+_interrupts = _Interrupts()
 
 
 def _explain(error: Exception) -> tuple[str, int]:
@@ -151,6 +186,8 @@ class _Progress:
 
     def __call__(self, stage: str) -> None:
         self.end()
+        if _interrupts.pending:
+            raise KeyboardInterrupt
         self._started = perf_counter()
         if self._shown:
             click.echo(f"{stage} ... ", nl=False, err=True)

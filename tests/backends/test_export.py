@@ -38,7 +38,7 @@ def test_the_same_model_gives_the_same_bytes(name: str, shared_dir: Path, tmp_pa
     source = shared_dir / "cases" / "59-same-input-other-bytes" / "input" / f"{name}.gguf"
     found = []
     for n, (environment, umask) in enumerate(SURROUNDINGS):
-        folder = tmp_path / f"place {n}"
+        folder = tmp_path / f"place{n}"
         (folder / "tmp").mkdir(parents=True)
         model = shutil.copy(source, folder / source.name)
         changed = {k: str(folder / "tmp") if v == "ELSEWHERE" else v for k, v in environment.items()}
@@ -77,14 +77,16 @@ def test_a_kill_leaves_the_old_bundle_or_none(old: bool, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_an_interrupt_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [0.1, 0.6, 1.2])
+def test_an_interrupt_is_one_line_and_leaves_nothing(seconds: float, tmp_path: Path) -> None:
+    """Early on some library always takes it for itself."""
     model = tiny_gemma3(tmp_path / "model.gguf", layers=2)
     place = tmp_path / "place"
     place.mkdir()
     with subprocess.Popen([*COMMAND, str(model), "-o", str(place / "out")], stderr=subprocess.PIPE, text=True) as child:
         while not list(place.iterdir()):  # its temporary folder
             time.sleep(0.01)
-        time.sleep(0.5)
+        time.sleep(seconds)
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)
     assert child.returncode == 130
