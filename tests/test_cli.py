@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,14 +19,14 @@ from .tiny_models import tiny_gemma3
 Damage = Callable[[bytes], bytes]
 
 
-def ggufc(*words: str | Path, stdin: str | bytes = "") -> Result:
+def ggufc(*words: str | Path | int, stdin: str | bytes = "") -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], input=stdin)
 
 
-def process(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+def process(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     command = [sys.executable, "-m", "ggufc", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)  # type: ignore[call-overload]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
 
 
 def one_line(stderr: str) -> str:
@@ -199,7 +200,7 @@ def test_ids_are_fed_as_they_are(bundle: Path) -> None:
 def test_a_seed_repeats(bundle: Path) -> None:
     def tokens(seed: int) -> list[int]:
         words = ("run", bundle, "the", "-n", 12, "--temperature", 2, "--seed", seed, "--json")
-        return json.loads(ggufc(*map(str, words)).stdout)["tokens"]
+        return json.loads(ggufc(*words).stdout)["tokens"]
 
     assert tokens(1) == tokens(1) != tokens(2)
 
