@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from iree.compiler import ir
@@ -91,19 +92,22 @@ def _has_body(function: ir.Operation) -> bool:
 class _Globals:
     """The weights as globals, one for each tensor: typed for the compiler's own code, or bytes for a kernel.
 
+    A tensor that both read has a second one, whose name has a number behind it.
+
     IREE maps a parameter without a copy only where its address is a multiple of 64, and a GGUF aligns tensors to 32.
     So the bytes that a kernel takes start at the aligned address before the tensor, and the kernel is given the lead.
     """
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self.places = places
-        self.types: dict[str, ir.Type] = {}
+        self.found: dict[str, tuple[str, ir.Type]] = {}  # tensor and type of each global
 
     def load(self, name: str, type_: ir.Type) -> ir.Value:
         """A load of the tensor's global, at the current insertion point."""
-        assert self.types.setdefault(name, type_) == type_, f"{name} is read by a kernel and by compiled code"
+        symbols = chain([name], (f"{name}.{n}" for n in count(2)))
+        symbol = next(s for s in symbols if self.found.setdefault(s, (name, type_)) == (name, type_))
         load = ir.Operation.create(
-            "util.global.load", results=[type_], attributes={"global": ir.FlatSymbolRefAttr.get(name)}
+            "util.global.load", results=[type_], attributes={"global": ir.FlatSymbolRefAttr.get(symbol)}
         )
         return load.results[0]
 
@@ -114,19 +118,19 @@ class _Globals:
     def parameters(self) -> dict[str, Place]:
         """The bytes of the file that each global is."""
         found = {}
-        for name, type_ in self.types.items():
+        for symbol, (name, type_) in self.found.items():
             place = self.places[name]
             lead = place.lead if type_ == self.byte_type(name) else 0
-            found[name] = Place(place.offset - lead, place.nbytes + lead)
+            found[symbol] = Place(place.offset - lead, place.nbytes + lead)
         return found
 
     def declarations(self) -> list[ir.Operation]:
         found = []
-        for name, type_ in self.types.items():
-            initial = f'#flow.parameter.named<"{SCOPE}"::{_quoted(name)}> : {type_}'
+        for symbol, (_, type_) in self.found.items():
+            initial = f'#flow.parameter.named<"{SCOPE}"::{_quoted(symbol)}> : {type_}'
             module = ir.Module.parse("module { util.global private @w : i32 }")
             operation = module.body.operations[0].operation
-            operation.attributes["sym_name"] = ir.StringAttr.get(name)
+            operation.attributes["sym_name"] = ir.StringAttr.get(symbol)
             operation.attributes["type"] = ir.TypeAttr.get(type_)
             operation.attributes["initial_value"] = ir.Attribute.parse(initial)
             operation.detach_from_parent()

@@ -120,6 +120,14 @@ def test_operations_of_encoders_on_one_token(tmp_path: Path) -> None:
     check(SetTokens(1)(parsed(ENCODER, "%26")), (1,), tmp_path)
 
 
+def test_a_tensor_that_kernels_and_compiled_code_read(tmp_path: Path) -> None:
+    body = """
+      %0: f32[T, 48] = embed(%tokens, @table: f32[50, 48])
+      %1: f32[T, 48] = add_row(%0, @table: f32[50, 48]) {row = 7}
+    """
+    check(parsed(body, "%1"), (3,), tmp_path)
+
+
 EXPERTS = """
   %0: f32[T, 256] = embed(%tokens, @embd: f32[50, 256])
   %1: f32[T, 256] = rms_norm(%0) {eps = 1e-5}
