@@ -11,7 +11,7 @@ from math import prod
 from .ir import Attribute, Op, Operand, Value, Weight
 from .types import VALUE_DTYPES, Dim, TensorType
 
-WEIGHT_TYPES = ("f32", "q8_0", "q5_0", "q4_k", "q6_k")
+WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k")
 """The GGML types that every backend computes with."""
 
 

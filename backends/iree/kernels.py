@@ -22,6 +22,7 @@ from ..native.kernels.linear_many import linear_many
 from ..native.kernels.linear_one import linear_one, rows_per_group
 from ..native.kernels.norm import layer_norm
 from ..native.kernels.rows import conv_update, copy_rows, short_conv
+from ..native.kernels.types import QUANT_TYPES
 
 Scalar = int | float | ir.Value
 """A number known now, or an index value of the program (the size of a dynamic dimension)."""
@@ -87,7 +88,7 @@ def _linear(at: Dispatcher, operands: list[ir.Value], attributes: dict[str, Any]
         kernel = linear_one(type_name, rows_per_group(rows))
         return at.dispatch(kernel, [w, x], {"rows": rows, "cols": cols}, result)
     tokens = at.size(x, 0)
-    if type_name != "f32":
+    if type_name in QUANT_TYPES:
         wide = at.tensor([None, activation_width(cols)], "i16")
         scalars = {"tokens": tokens, "cols": cols}
         activations = x

@@ -1,4 +1,4 @@
-"""The standard StableHLO form of each quantized type: raw block bytes to float32, in `jax.numpy`.
+"""The standard StableHLO form of each type: raw block bytes to float32, in `jax.numpy`.
 
 Formulas: ggml/src/ggml-quants.c, `dequantize_row_*`. Every function takes bytes `uint8 (..., blocks, block_bytes)` and
 gives `float32 (..., blocks, block_elements)`.
@@ -14,10 +14,14 @@ from ...frontend.ggml_types import by_name
 
 def _half(block: Array, at: int) -> Array:
     """The float16 at byte `at` of each block, as float32 with a last axis of one."""
+    return lax.bitcast_convert_type(_sixteen_bits(block, at), jnp.float16).astype(jnp.float32)
+
+
+def _sixteen_bits(block: Array, at: int) -> Array:
+    """The uint16 at byte `at` of each block, with a last axis of one."""
     # two bytes joined by arithmetic: XLA's shape refinement knows no bitcast that drops an axis
     pair = block[..., at : at + 2].astype(jnp.uint16)
-    bits = pair[..., :1] | (pair[..., 1:] << 8)
-    return lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
+    return pair[..., :1] | (pair[..., 1:] << 8)
 
 
 def _signed(x: Array) -> Array:
@@ -27,6 +31,14 @@ def _signed(x: Array) -> Array:
 def _nibbles(x: Array) -> Array:
     """Low nibbles of all bytes, then high nibbles."""
     return jnp.concatenate([x & 15, x >> 4], -1)
+
+
+def _f16(block: Array) -> Array:
+    return _half(block, 0)
+
+
+def _bf16(block: Array) -> Array:
+    return lax.bitcast_convert_type(_sixteen_bits(block, 0).astype(jnp.uint32) << 16, jnp.float32)
 
 
 def _q8_0(block: Array) -> Array:
@@ -68,7 +80,14 @@ def _q6_k(block: Array) -> Array:
     return value.reshape(*block.shape[:-1], 256)
 
 
-_DEQUANTIZE: dict[str, Callable[[Array], Array]] = {"q8_0": _q8_0, "q5_0": _q5_0, "q4_k": _q4_k, "q6_k": _q6_k}
+_DEQUANTIZE: dict[str, Callable[[Array], Array]] = {
+    "f16": _f16,
+    "bf16": _bf16,
+    "q8_0": _q8_0,
+    "q5_0": _q5_0,
+    "q4_k": _q4_k,
+    "q6_k": _q6_k,
+}
 
 
 def dequantize(raw: Array, type_name: str) -> Array:

@@ -30,6 +30,7 @@ from .kernels.norm import layer_norm, rms_norm
 from .kernels.rope import rope
 from .kernels.rotation import rotation
 from .kernels.rows import conv_update, copy_rows, mean_rows, positions, short_conv
+from .kernels.types import QUANT_TYPES
 
 WeightBytes = Callable[[str], np.ndarray]
 _ALIGNMENT = 64
@@ -241,7 +242,7 @@ def _linear(at: _Lowering, op: Op) -> None:
     if at.rows(x) == 1:
         at.call(linear_one(type_name, rows_per_group(rows)), operands, {"rows": rows, "cols": cols})
         return
-    if type_name != "f32":
+    if type_name in QUANT_TYPES:
         operands["x"] = at.quantized(x)
     at.call(linear_many(type_name), operands, {"tokens": at.rows(x), "rows": rows, "cols": cols})
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..emit import F32, I32, I64, Emitter, Value, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
-from .quant import RUN
-from .types import QUANT_TYPES
+from .plain import PlainType
+from .quant import RUN, QuantType
+from .types import TYPES
 
 _TOKENS_PER_GROUP = 8
 
@@ -15,7 +16,8 @@ def embed(type_name: str) -> Kernel:
 
     ids: int32 (tokens,), held to [0, rows); w: the raw rows of the weight; y: float32 (tokens, cols).
     """
-    row = _float_row if type_name == "f32" else _quantized_row(type_name)
+    kind = TYPES[type_name]
+    row = _plain_row(kind) if isinstance(kind, PlainType) else _quantized_row(kind)
 
     def emit(e: Emitter, a: Arguments) -> None:
         cols = a["cols"]
@@ -38,17 +40,18 @@ def embed(type_name: str) -> Kernel:
     )
 
 
-def _float_row(e: Emitter, cols: Value):
-    def write(w: Value, line: Value, y: Value) -> None:
-        source = e.at(w, e.times(e.mul(line, cols), 4))
-        e.each(0, cols, 1, lambda i: e.write(e.read(F32, source, e.times(i, 4)), y, e.times(i, 4)))
+def _plain_row(kind: PlainType):
+    def prepare(e: Emitter, cols: Value):
+        def write(w: Value, line: Value, y: Value) -> None:
+            source = e.at(w, e.mul(line, kind.row_bytes(e, cols)))
+            e.each(0, cols, 1, lambda i: e.write(kind.read(e, e.at(source, kind.row_bytes(e, i))), y, e.times(i, 4)))
 
-    return write
+        return write
+
+    return prepare
 
 
-def _quantized_row(type_name: str):
-    kind = QUANT_TYPES[type_name]
-
+def _quantized_row(kind: QuantType):
     def prepare(e: Emitter, cols: Value):
         scratch, partial = kind.zero_scratch(e), e.scratch(4 * kind.chunk)
         real, stride = vec(F32, RUN), kind.row_bytes(e, cols)

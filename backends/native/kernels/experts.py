@@ -10,7 +10,7 @@ from . import math
 from .elementwise import each_lane, like
 from .embed import embed
 from .linear_one import linear_one
-from .types import QUANT_TYPES
+from .types import TYPES
 
 _ROWS = 64
 _LEAST_SUM = 6.103515625e-5  # the smallest normal half: llama.cpp, src/llama-graph.cpp, build_moe_ffn
@@ -100,13 +100,12 @@ def expert_linear(type_name: str, exact_cols: int = 0) -> Kernel:
     rounding the activations.
     """
     product = linear_one("f32" if exact_cols else type_name, _ROWS)
-    size = 4 if type_name == "f32" else QUANT_TYPES[type_name].block_bytes
-    block = 1 if type_name == "f32" else QUANT_TYPES[type_name].block
+    kind = TYPES[type_name]
 
     def emit(e: Emitter, a: Arguments) -> None:
         pair, rows, cols = a["@pairs"], a["rows"], a["cols"]
         expert = e.sext(e.read(I32, a["experts"], e.times(pair, 4)), I64)
-        matrix = e.at(a["w"], e.times(e.over(e.mul(e.mul(expert, rows), cols), block), size))
+        matrix = e.at(a["w"], kind.row_bytes(e, e.mul(e.mul(expert, rows), cols)))
         x = e.at(a["x"], e.times(e.mul(e.udiv(pair, a["share"]), cols), 4))
         y = e.at(a["y"], e.times(e.mul(pair, rows), 4))
         given = {"x": x, "cols": cols}

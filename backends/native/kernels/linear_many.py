@@ -15,8 +15,9 @@ from ..emit import F32, I1, I16, I32, I64, PTR, VOID, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
 from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT, activation_bytes
+from .plain import PlainType
 from .quant import RUN, QuantType
-from .types import QUANT_TYPES
+from .types import TYPES
 
 LANES = 16
 """Rows of W in a strip, the lanes of its vectors."""
@@ -33,15 +34,17 @@ def linear_many(type_name: str) -> Kernel:
     """y = x W^T for many activation rows.
 
     w: the raw rows of the weight; y: float32 (tokens, rows). x for quantized types is what `quantize_rows` writes,
-    int16 (tokens, activation_width(cols)); for "f32": float32 (tokens, cols). cols is a multiple of the type's block.
+    int16 (tokens, activation_width(cols)); for plain ones float32 (tokens, cols). cols is a multiple of the type's
+    block.
     """
-    emit = _emit_float if type_name == "f32" else _Quantized(QUANT_TYPES[type_name]).emit
+    kind = TYPES[type_name]
+    is_plain = isinstance(kind, PlainType)
     return Kernel(
         f"ggufc_linear_many_{type_name}",
-        (Buffer("w", "i8"), Buffer("x", "f32" if type_name == "f32" else "i16"), Buffer("y", "f32", output=True)),
+        (Buffer("w", "i8"), Buffer("x", "f32" if is_plain else "i16"), Buffer("y", "f32", output=True)),
         (Scalar("tokens"), Scalar("rows"), Scalar("cols")),
         (("rows", LANES * STRIPS),),
-        emit,
+        (_Plain(kind) if is_plain else _Quantized(kind)).emit,
     )
 
 
@@ -239,39 +242,48 @@ class _Strip:
     minima: Value
 
 
-def _emit_float(e: Emitter, a: Arguments) -> None:
-    cols, tokens, rows, kind = a["cols"], a["tokens"], a["rows"], vec(F32, LANES)
-    first = e.times(a["@rows"], LANES * STRIPS)
-    lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
-    output = _Output(e, a, first)
+@dataclass(frozen=True)
+class _Plain:
+    type: PlainType
 
-    def panel(start: Value) -> None:
-        width = e.minimum(e.sub(cols, start), _LINE // 4)
+    def emit(self, e: Emitter, a: Arguments) -> None:
+        cols, tokens, rows, kind = a["cols"], a["tokens"], a["rows"], vec(F32, LANES)
+        stride = self.type.row_bytes(e, cols)
+        first = e.times(a["@rows"], LANES * STRIPS)
+        lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
+        output = _Output(e, a, first)
 
-        def copy(lane: Value, row: Value) -> None:
-            source = e.at(a["w"], e.times(e.add(e.mul(row, cols), start), 4))
-            line = e.at(lines, e.times(lane, _LINE))
-            e.each(0, width, 1, lambda i: e.write(e.read(F32, source, e.times(i, 4)), line, e.times(i, 4)))
+        def panel(start: Value) -> None:
+            width = e.minimum(e.sub(cols, start), _LINE // 4)
 
-        for s, strip in enumerate(strips):
-            _for_rows(e, e.add(first, e.index(LANES * s)), rows, copy)
-            _transpose_strip(e, lines, strip, width)
-        x = e.at(a["x"], e.times(start, 4))
+            def copy(lane: Value, row: Value) -> None:
+                source = e.at(a["w"], e.add(e.mul(row, stride), self.type.row_bytes(e, start)))
+                line = e.at(lines, e.times(lane, _LINE))
 
-        def tile(token: Value, count: int, chosen: Sequence[int]) -> None:
-            sources = [e.at(x, e.times(e.mul(e.add(token, e.index(t)), cols), 4)) for t in range(count)]
+                def widen(i: Value) -> None:
+                    e.write(self.type.read(e, e.at(source, self.type.row_bytes(e, i))), line, e.times(i, 4))
 
-            def column(k: Value, *totals: Value) -> list[Value]:
-                before = iter(totals)
-                weights = [e.read(kind, strips[s], e.times(k, 4 * LANES), align=64) for s in chosen]
-                values = [e.splat(e.read(F32, source, e.times(k, 4)), LANES) for source in sources]
-                return [e.fma_(w, v, next(before)) for v in values for w in weights]
+                e.each(0, width, 1, widen)
 
-            sums = iter(e.loop(0, width, 1, [const(kind, 0.0)] * (count * len(chosen)), column))
-            for t in range(count):
-                for s in chosen:
-                    output.add(e.add(token, e.index(t)), s, next(sums), start)
+            for s, strip in enumerate(strips):
+                _for_rows(e, e.add(first, e.index(LANES * s)), rows, copy)
+                _transpose_strip(e, lines, strip, width)
+            x = e.at(a["x"], e.times(start, 4))
 
-        _for_tiles(e, tokens, tile)
+            def tile(token: Value, count: int, chosen: Sequence[int]) -> None:
+                sources = [e.at(x, e.times(e.mul(e.add(token, e.index(t)), cols), 4)) for t in range(count)]
 
-    e.each(0, cols, _LINE // 4, panel)
+                def column(k: Value, *totals: Value) -> list[Value]:
+                    before = iter(totals)
+                    weights = [e.read(kind, strips[s], e.times(k, 4 * LANES), align=64) for s in chosen]
+                    values = [e.splat(e.read(F32, source, e.times(k, 4)), LANES) for source in sources]
+                    return [e.fma_(w, v, next(before)) for v in values for w in weights]
+
+                sums = iter(e.loop(0, width, 1, [const(kind, 0.0)] * (count * len(chosen)), column))
+                for t in range(count):
+                    for s in chosen:
+                        output.add(e.add(token, e.index(t)), s, next(sums), start)
+
+            _for_tiles(e, tokens, tile)
+
+        e.each(0, cols, _LINE // 4, panel)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from ..emit import F32, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from .activations import GROUP, Quantizer
+from .plain import PlainType
 from .quant import QuantType
-from .types import QUANT_TYPES
+from .types import TYPES
 
 _PANEL = 8192
 """Elements of a row that are handled at once: bounds the stack, to about 30 KB for the worst type."""
@@ -28,7 +29,8 @@ def linear_one(type_name: str, rows_per_group: int = 64) -> Kernel:
     w: the raw rows of the weight; x: float32 (cols,); y: float32 (rows,). cols is a multiple of the type's block, and
     for quantized types x is rounded as `activations` says. A larger `rows_per_group` suits matrices of very many rows.
     """
-    emit = _emit_float if type_name == "f32" else _Quantized(QUANT_TYPES[type_name]).emit
+    kind = TYPES[type_name]
+    emit = (_Plain(kind) if isinstance(kind, PlainType) else _Quantized(kind)).emit
     suffix = "" if rows_per_group == 64 else f"_{rows_per_group}"
 
     def body(e: Emitter, a: Arguments) -> None:
@@ -44,34 +46,43 @@ def linear_one(type_name: str, rows_per_group: int = 64) -> Kernel:
     )
 
 
-def _emit_float(e: Emitter, a: Arguments, first: Value, last: Value) -> None:
-    cols, lanes = a["cols"], 16
-    kind = vec(F32, lanes)
-    whole = e.times(e.over(cols, 4 * lanes), 4 * lanes)
-
-    def row(r: Value) -> None:
-        w = e.at(a["w"], e.times(e.mul(r, cols), 4))
-
-        def product(i: Value, *totals: Value) -> list[Value]:
-            at = e.times(i, 4)
-            ws, xs = e.at(w, at), e.at(a["x"], at)
-            return [e.fma_(e.read(kind, ws, 64 * k), e.read(kind, xs, 64 * k), t) for k, t in enumerate(totals)]
-
-        def one(i: Value, total: Value) -> list[Value]:
-            at = e.times(i, 4)
-            return [e.fma_(e.read(F32, w, at), e.read(F32, a["x"], at), total)]
-
-        t0, t1, t2, t3 = e.loop(0, whole, 4 * lanes, [const(kind, 0.0)] * 4, product)
-        total = e.sum_lanes(e.fadd(e.fadd(t0, t1), e.fadd(t2, t3)))
-        (total,) = e.loop(whole, cols, 1, [total], one)
-        e.write(total, a["y"], e.times(r, 4))
-
-    e.each(first, last, 1, row)
-
-
 def rows_per_group(rows: int) -> int:
     """Eight equal work groups for a matrix, which two, four or eight workers share evenly; more for the largest."""
     return min(4096, max(32, -(-rows // 8)))
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """The product of one plain type: weights widened to float32, and sums of float32 products."""
+
+    type: PlainType
+
+    def emit(self, e: Emitter, a: Arguments, first: Value, last: Value) -> None:
+        kind, cols, lanes = self.type, a["cols"], 16
+        stride = kind.row_bytes(e, cols)
+        whole = e.times(e.over(cols, 4 * lanes), 4 * lanes)
+
+        def row(r: Value) -> None:
+            w = e.at(a["w"], e.mul(r, stride))
+
+            def product(i: Value, *totals: Value) -> list[Value]:
+                ws, xs = e.at(w, kind.row_bytes(e, i)), e.at(a["x"], e.times(i, 4))
+                results: list[Value] = []
+                for k, total in enumerate(totals):
+                    weights = kind.read(e, e.at(ws, lanes * kind.block_bytes * k), lanes)
+                    results.append(e.fma_(weights, e.read(vec(F32, lanes), xs, 64 * k), total))
+                return results
+
+            def one(i: Value, total: Value) -> list[Value]:
+                weight = kind.read(e, e.at(w, kind.row_bytes(e, i)))
+                return [e.fma_(weight, e.read(F32, a["x"], e.times(i, 4)), total)]
+
+            t0, t1, t2, t3 = e.loop(0, whole, 4 * lanes, [const(vec(F32, lanes), 0.0)] * 4, product)
+            total = e.sum_lanes(e.fadd(e.fadd(t0, t1), e.fadd(t2, t3)))
+            (total,) = e.loop(whole, cols, 1, [total], one)
+            e.write(total, a["y"], e.times(r, 4))
+
+        e.each(first, last, 1, row)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from gguf import GGMLQuantizationType
-from gguf.quants import dequantize as reference_dequantize
 from ggufc.backends.jax.dequantize import dequantize
 from ggufc.backends.jax.ops import RULES
 from ggufc.frontend.ggml_types import by_name
 from ggufc.graph.ops import OPS, WEIGHT_TYPES
 
 from ...tiny_models import Weight, random_tensor
+from ..native.blocks import QUANTIZED, dequantized, random_weight, with_every_scale
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(0)
@@ -46,12 +46,13 @@ def close(found: Array, wanted: Array, tolerance: float = 1e-5) -> None:
 
 def raw_weight(name: str, rows: int, columns: int) -> Array:
     """A random weight as the module holds it: float32, or the bytes of its blocks."""
-    return random_tensor(RNG, Weight((rows, columns), 0.5), GGMLQuantizationType[name.upper()])
+    raw = random_tensor(RNG, Weight((rows, columns), 0.5), GGMLQuantizationType[name.upper()])
+    return raw if name == "f32" else raw.view(np.uint8)
 
 
 def float_weight(raw: Array, name: str) -> Array:
     """What gguf-py makes of it."""
-    return raw if name == "f32" else reference_dequantize(raw, GGMLQuantizationType[name.upper()]).astype(np.float64)
+    return raw if name == "f32" else dequantized(raw, name).astype(np.float64)
 
 
 # ------------------------------------------------------------------------------------------ weights
@@ -62,8 +63,23 @@ def test_dequantize_is_gguf_pys_to_the_bit(name: str) -> None:
     raw = raw_weight(name, 7, 512)
     assert name == "f32" or raw.shape == (7, by_name(name).nbytes(512))
     found = np.asarray(dequantize(raw, name))  # type: ignore[arg-type]
-    wanted = raw if name == "f32" else reference_dequantize(raw, GGMLQuantizationType[name.upper()])
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(found, raw if name == "f32" else dequantized(raw, name))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_every_sixteen_bit_float(name: str) -> None:
+    raw = np.arange(65536, dtype=np.uint16).view(np.uint8).reshape(256, 512)
+    found = np.asarray(jax.jit(partial(dequantize, type_name=name))(raw))
+    np.testing.assert_array_equal(found, dequantized(raw, name))
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_every_scale(name: str) -> None:
+    """Subnormal, infinite and NaN scales too, before any bits at all."""
+    raw = with_every_scale(random_weight(RNG, name, 256, 256), name)
+    with np.errstate(all="ignore"):
+        wanted = dequantized(raw, name)
+    np.testing.assert_array_equal(np.asarray(jax.jit(partial(dequantize, type_name=name))(raw)), wanted)
 
 
 @pytest.mark.parametrize("name", WEIGHT_TYPES)

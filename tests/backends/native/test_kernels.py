@@ -14,7 +14,17 @@ from ggufc.backends.native.target import PRESETS, Target, host_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .blocks import TYPES, block_size, dequantized, random_weight, rounded, with_halves
+from .blocks import (
+    PLAIN,
+    QUANTIZED,
+    TYPES,
+    block_size,
+    dequantized,
+    random_weight,
+    rounded,
+    with_every_scale,
+    with_scales,
+)
 
 
 def _runnable() -> list[Target]:
@@ -26,7 +36,7 @@ def _runnable() -> list[Target]:
 
 TARGETS = [pytest.param(t, id=t.name) for t in _runnable()]
 each_type = pytest.mark.parametrize("kind", TYPES)
-each_quantized = pytest.mark.parametrize("kind", TYPES[1:])
+each_quantized = pytest.mark.parametrize("kind", QUANTIZED)
 each_target = pytest.mark.parametrize("target", TARGETS)
 
 shapes = st.fixed_dictionaries(
@@ -48,7 +58,7 @@ def run_one(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, threads: 
 def run_many(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, threads: int = 1) -> np.ndarray:
     tokens, cols = x.shape
     y = np.full((tokens, len(raw)), np.nan, np.float32)
-    if kind != "f32":
+    if kind in QUANTIZED:
         q = np.full((tokens, activation_width(cols)), -1, np.int16)
         launch(quantize_rows(), {"x": x, "q": q}, {"tokens": tokens, "cols": cols}, threads, target)
         x = q
@@ -69,7 +79,7 @@ def check_products(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, th
     """Both products equal the float product with the rounded activations, and come near the exact one."""
     weight = dequantized(raw, kind).astype(np.float64)
     exact = x.astype(np.float64) @ weight.T
-    wanted = exact if kind == "f32" else rounded(x).astype(np.float64) @ weight.T
+    wanted = exact if kind in PLAIN else rounded(x).astype(np.float64) @ weight.T
     magnitude = np.abs(x).astype(np.float64) @ np.abs(weight).T
     many = run_many(kind, raw, x, target, threads)
     one = run_one(kind, raw, x[0].copy(), target, threads)
@@ -120,8 +130,9 @@ def test_outliers_stay_in_their_group(kind: str) -> None:
 def test_worst_case_sums_do_not_overflow(kind: str, target: Target) -> None:
     """All bits set or clear in the weights and activations of one sign: the largest integers that can meet."""
     size, count = block_size(kind)[1], 512 // block_size(kind)[0]
+    one_scale = np.array([0.01], np.float16).view(np.uint16)
     for fill in (0x00, 0x7F, 0x80, 0xFF):
-        raw = with_halves(np.full((17, count * size), fill, np.uint8), kind, np.array([0.01]))
+        raw = with_scales(np.full((17, count * size), fill, np.uint8), kind, one_scale)
         for sign in (1, -1):
             check_products(kind, raw, np.full((9, 512), sign, np.float32), target)
 
@@ -130,9 +141,8 @@ def test_worst_case_sums_do_not_overflow(kind: str, target: Target) -> None:
 @each_target
 def test_every_half_is_a_scale(kind: str, target: Target) -> None:
     """Subnormal, infinite and NaN scales give what the formula gives."""
-    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
     per_row = 512 // block_size(kind)[0]
-    raw = with_halves(random_weight(np.random.default_rng(5), kind, 65536 // per_row, per_row), kind, halves)
+    raw = with_every_scale(random_weight(np.random.default_rng(5), kind, 65536 // per_row, per_row), kind)
     with np.errstate(all="ignore"):
         wanted = dequantized(raw, kind)
     got = run_embed(kind, raw, np.arange(len(raw)), target)
@@ -142,6 +152,24 @@ def test_every_half_is_a_scale(kind: str, target: Target) -> None:
     for y in (run_one(kind, raw, x[0], target), run_many(kind, raw, x, target)[0]):
         assert np.isfinite(y[finite]).all()
         assert not np.isfinite(y[~finite]).any()
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@each_target
+def test_every_sixteen_bit_float(kind: str, target: Target) -> None:
+    """All 65536 patterns: subnormals are kept, BF16 has the range of float32, NaN stays NaN."""
+    raw = np.arange(65536, dtype=np.uint16).view(np.uint8).reshape(256, 512)
+    with np.errstate(all="ignore"):
+        wanted = dequantized(raw, kind)
+    got = run_embed(kind, raw, np.arange(256), target)
+    assert np.array_equal(got, wanted, equal_nan=True)
+    assert kind == "f16" or np.array_equal(got.view(np.int32), wanted.view(np.int32))
+    eye = np.eye(256, dtype=np.float32)[:3]
+    finite = np.isfinite(wanted).all(1)
+    columns = np.where(np.isfinite(wanted), wanted, np.nan)[:, :3]
+    assert np.array_equal(run_many(kind, raw, eye, target).T[finite], columns[finite])
+    assert np.array_equal(run_one(kind, raw, eye[2], target)[finite], columns[finite, 2])
+    assert np.isnan(run_one(kind, raw, eye[2], target)[~finite]).all()
 
 
 @each_quantized
