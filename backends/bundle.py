@@ -35,7 +35,9 @@ class Bundle:
     @property
     def caches(self) -> tuple[CacheSpec, ...]:
         """The caches of prefill and decode."""
-        return tuple(CacheSpec(c["name"], c["dtype"], tuple(c["row"]), c["window"], c["rows"]) for c in self.manifest["caches"])
+        return tuple(
+            CacheSpec(c["name"], c["dtype"], tuple(c["row"]), c["window"], c["rows"]) for c in self.manifest["caches"]
+        )
 
     @property
     def parameters(self) -> dict[str, tuple[int, int]]:
@@ -50,7 +52,7 @@ class Bundle:
         """
         path = self.path / name
         wanted = self.manifest["files"].get(name)
-        if wanted is None:
+        if wanted is None or Path(name).name != name:
             raise InputError(f"{self.path}: the bundle has no {name}; it has {', '.join(self.manifest['files'])}")
         try:
             size, found = path.stat().st_size, sha256(path)
@@ -85,6 +87,39 @@ class Bundle:
         return path
 
 
+_SHAPE: dict[str, Any] = {
+    "kv": str,
+    "context_length": int,
+    "vocabulary": int,
+    "caches": [{"name": str, "dtype": str, "row": [int], "window": int, "rows": int}],
+    "entries": {"*": {"arguments": [{"name": str, "type": str, "shape": list}], "results": [{"shape": list}]}},
+    "files": {"*": {"size": int, "sha256": str}},
+    "parameters": {"*": [int]},
+    "targets": {"*": {"file": str}},
+    "tokenizer": {"stop_tokens": [int]},
+    "weights": {"name": str, "size": int, "header_bytes": int, "header_sha256": str},
+}
+"""What a manifest must hold: `*` stands for any key, a list of one for a list of any length."""
+
+
+def _fault(value: Any, shape: Any, where: str) -> str | None:
+    """The first place where a value is not of the shape, in words."""
+    if isinstance(shape, type):
+        return None if isinstance(value, shape) else f"{where} is {type(value).__name__}, wanted {shape.__name__}"
+    if not isinstance(value, type(shape)):
+        return f"{where} is {type(value).__name__}, wanted {type(shape).__name__}"
+    if isinstance(shape, list):
+        inner = [(item, shape[0], f"{where}[{n}]") for n, item in enumerate(value)]
+    elif "*" in shape:
+        inner = [(item, shape["*"], f"{where}[{key!r}]") for key, item in value.items()]
+    else:
+        missing = [key for key in shape if key not in value]
+        if missing:
+            return f"{where} has no {missing[0]}"
+        inner = [(value[key], wanted, f"{where}.{key}") for key, wanted in shape.items()]
+    return next((fault for item in inner if (fault := _fault(*item))), None)
+
+
 def is_bundle(path: Path) -> bool:
     """Whether a folder has a manifest."""
     return (path / MANIFEST).is_file()
@@ -105,9 +140,9 @@ def read_bundle(path: Path) -> Bundle:
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"{path / MANIFEST}: format {found!r}, this version reads {FORMAT}; export the model again")
-    missing = [k for k in ("caches", "files", "parameters", "weights", "targets", "entries") if k not in manifest]
-    if missing:
-        raise InputError(f"{path / MANIFEST}: damaged, without {', '.join(missing)}; export the model again")
+    fault = _fault(manifest, _SHAPE, "the manifest")
+    if fault:
+        raise InputError(f"{path / MANIFEST}: damaged: {fault}; export the model again")
     return Bundle(path, manifest)
 
 
@@ -154,11 +189,17 @@ def written_aside(path: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Temporary folders of processes that were killed."""
-    for left in path.parent.glob(f".{path.name}.*.ggufc"):
-        owner = left.name.split(".")[-2]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(left, ignore_errors=True)
+    """Temporary folders beside `path` of processes that were killed."""
+    prefix, suffix = f".{path.name}.", ".ggufc"
+    for left in path.parent.iterdir():
+        if left.name.startswith(prefix) and left.name.endswith(suffix):
+            remove_if_orphaned(left, left.name[len(prefix) : -len(suffix)])
+
+
+def remove_if_orphaned(folder: Path, owner: str) -> None:
+    """Removes a temporary folder whose owner, the number of a process, is no more."""
+    if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _move_into_being(temporary: Path, path: Path) -> None:

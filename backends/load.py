@@ -101,7 +101,9 @@ def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
 
     manifest = bundle.manifest
     target = next(iter(manifest["targets"].values()))
-    executor = IreeExecutor(bundle.file(target["file"]), weights, bundle.parameters, bundle.caches, tuple(manifest["entries"]), threads)
+    executor = IreeExecutor(
+        bundle.file(target["file"]), weights, bundle.parameters, bundle.caches, tuple(manifest["entries"]), threads
+    )
     tokenizer = partial(_bundled_tokenizer, bundle)
     entries = manifest["entries"]
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
