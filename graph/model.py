@@ -52,7 +52,7 @@ def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
         raise InputError(f"{path}: one part of a split model; ggufc reads models of one file")
     hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
     graph = build(definition, hyperparameters, file.tensors, str(path))
-    pooled = definition.embedding and file.metadata.get(f"{architecture}.pooling_type", 0)
+    pooled = definition.embedding and _pooling(file, architecture)
     embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True) if pooled else None
     context = file.metadata_value(f"{architecture}.context_length", int)
     if not 0 < context < 2**31:
@@ -60,6 +60,12 @@ def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
     return Model(
         file, definition, hyperparameters, graph, graph if definition.kind == "encoder" else embedding, context
     )
+
+
+def _pooling(file: GgufFile, architecture: str) -> int:
+    """How rows are pooled to one, by llama.cpp's enum; 0 where the file says nothing."""
+    key = f"{architecture}.pooling_type"
+    return file.metadata_value(key, int) if key in file.metadata else 0
 
 
 def _is_split(metadata: Any) -> bool:
