@@ -15,7 +15,7 @@ from ggufc.backends.native.launch import launch
 from ggufc.backends.native.objects import object_code
 from ggufc.backends.native.target import PRESETS, Target
 
-from .blocks import TYPES, block_size, dequantized, random_weight, rounded
+from .blocks import PLAIN, block_size, dequantized, random_weight, rounded
 from .test_kernels import TARGETS
 from .test_objects import symbols
 
@@ -76,7 +76,7 @@ def test_shares_too_small_to_be_made_one(target: Target) -> None:
 
 @each_target
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0", "q4_k"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_products_read_the_chosen_experts_alone(target: Target, kind: str, exact: bool, shared: bool) -> None:
     """Every tensor that no token chose is bits of NaN, which must not reach a result."""
@@ -86,7 +86,7 @@ def test_products_read_the_chosen_experts_alone(target: Target, kind: str, exact
     experts = np.array([[4, 1], [2, 4], [1, 2]], np.int32)
     x = normal(3, cols) if shared else normal(6, cols)
     matrices = {n: dequantized(weight[n], kind).astype(np.float64) for n in (1, 2, 4)}
-    values = x if exact or kind == "f32" else rounded(x)
+    values = x if exact or kind in PLAIN else rounded(x)
     values = np.repeat(values, k, axis=0) if shared else values
     pairs = zip(experts.reshape(-1).tolist(), values, strict=True)
     wanted = np.array([matrices[expert] @ value for expert, value in pairs])
