@@ -7,6 +7,7 @@ table's error vanishes, where the tight bound holds again.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from ggufc.graph.model import open_model
 from ggufc.passes import pipeline
 
 from .oracle import POOLINGS, Reference, dequantized_copy, kl_divergence
-from .tiny_models import TOKENS, Types
-from .tiny_models.variants import DECODERS, ENCODERS, Variant
+from .tiny_models import LINEAR, TOKENS, YARN, Types
+from .tiny_models.variants import DECODERS, DEEP, ENCODERS, Variant
 
 Floats = npt.NDArray[np.float32]
 Write = Callable[..., Path]
@@ -31,7 +32,7 @@ IDS = [2, *np.random.default_rng(1).integers(3, len(TOKENS), 40).tolist()]
 """Several times the window of the tiny models."""
 EXACT = 1e-4
 FAR = 5e-4
-"""The same after hundreds of positions, where angles and sums are longer."""
+"""The same after hundreds of positions, where angles and sums are longer, or dozens of layers."""
 TABLE, TABLE_KL = 5e-2, 1e-5
 """What llama.cpp's float16 GELU moves logits by, at most and in mean KL."""
 
@@ -39,6 +40,11 @@ WINDOWED = ["gemma2", "gemma3", "gemma4", "lfm2-window", "olmo2-window"]
 ONE_OF_EACH = list({variant.architecture: name for name, variant in reversed(DECODERS.items())}.values())[::-1]
 ROUTED = ["llama-experts", "gemma4-experts"]
 WITH_GELU = [name for name, variant in DECODERS.items() if variant.gelu]
+SCALINGS: dict[str, dict[str, Any]] = {
+    "yarn": YARN | {"rope.freq_base_swa": 30000.0},
+    "none": LINEAR | {"rope.scaling.type": "none"},
+    "old": {"rope.scale_linear": 4.0, "rope.scaling.attn_factor": 1.1},
+}
 LARGE: Types = {
     "per_layer_token_embd*": "q8_0",  # rows that are no whole blocks of 256
     "blk.*.proj*": "q8_0",
@@ -63,7 +69,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 
 def variant_of(name: str) -> Variant:
-    return (DECODERS | ENCODERS)[name]
+    return (DECODERS | DEEP | ENCODERS)[name]
 
 
 @cache
@@ -102,6 +108,31 @@ def test_logits_at_every_position(name: str, exact: bool, write: Write) -> None:
 @pytest.mark.parametrize("name", WITH_GELU)
 def test_logits_with_saturated_gates(name: str, write: Write) -> None:
     path = write(name, saturated=True)
+    assert difference(decoded(native(path), IDS), judged(path)) < EXACT
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_logits_of_deep_models(name: str, write: Write) -> None:
+    path = write(name, saturated=True)
+    assert difference(decoded(native(path, exact=False), IDS), judged(path)) < FAR
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_scaled_rotation(name: str, scaling: str, tmp_path: Path) -> None:
+    """Keys that any family may have, whether or not a known model has them."""
+    variant = variant_of(name)
+    variant = replace(variant, metadata=variant.metadata | SCALINGS[scaling])
+    path = variant.write(tmp_path / "model.gguf", saturated=variant.gelu)
+    assert difference(decoded(native(path), IDS), judged(path)) < EXACT
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "lfm2"])
+def test_partial_rotation(name: str, tmp_path: Path) -> None:
+    """Families whose models turn whole heads, of which llama.cpp reads the key all the same."""
+    variant = variant_of(name)
+    variant = replace(variant, metadata=variant.metadata | {"rope.dimension_count": variant.sizes.head_dim // 2})
+    path = variant.write(tmp_path / "model.gguf", saturated=variant.gelu)
     assert difference(decoded(native(path), IDS), judged(path)) < EXACT
 
 
@@ -170,7 +201,7 @@ def test_quantized_weights(name: str, types: Types, large: bool, write: Write, t
     path = variant.write(tmp_path / "quantized.gguf", types=types, large=large, saturated=variant.gelu)
     dequantized_copy(path, tmp_path / "exact.gguf")
     wanted = judged(tmp_path / "exact.gguf")
-    assert difference(decoded(native(path), IDS), wanted) < EXACT
+    assert difference(decoded(native(path), IDS), wanted) < 2 * EXACT
     assert kl_divergence(wanted, decoded(native(path, exact=False), IDS)).mean() < 1e-2
 
 

@@ -39,9 +39,7 @@ __all__ = [
     "untied",
 ]
 
-_DECODERS = (
-    "llama qwen2 qwen3 qwen3moe gemma gemma2 gemma3 gemma3n gemma4 phi3 glm4 lfm2 olmo2 granite smollm3"  # as functions
-)
+_DECODERS = "llama qwen2 qwen3 qwen3moe gemma gemma2 gemma3 gemma4 phi3 glm4 lfm2 olmo2 granite smollm3"
 ARCHITECTURES: dict[str, Callable[..., Model]] = {name: getattr(decoders, name) for name in _DECODERS.split()} | {
     "bert": encoders.bert,
     "nomic-bert": encoders.nomic_bert,

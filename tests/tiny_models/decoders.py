@@ -231,36 +231,6 @@ def _gemma4_experts(sizes: Sizes, count: int, rows: int, merged: bool) -> Weight
     return weights | norms(sizes.width, "pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2")
 
 
-def gemma3n(sizes: Sizes, *, tied: bool = True) -> Model:
-    """Gemma 3n, whose sizes llama.cpp fixes: four streams, per-layer embeddings of 256, 20 layers with K and V."""
-    streams, per_layer, laurel = 4, 256, 64
-    keys = decoder(sizes) | {"attention.sliding_window": 8, "rope.freq_base": 1e6}
-
-    def block(_: int) -> Weights:
-        weights = norms(sizes.width, *_PRE_NORMS, *_POST_NORMS, "post_norm", "laurel_post_norm", "altup_router_norm")
-        weights |= attention(sizes) | ffn(sizes) | norms(sizes.head_dim, "attn_q_norm", "attn_k_norm", mean=0.6)
-        return weights | {
-            "inp_gate.weight": linear(per_layer, sizes.width, 1.5),
-            "proj.weight": linear(sizes.width, per_layer),
-            "altup_correct_coef.weight": Weight((streams, streams), 0.3),
-            "altup_correct_scale.weight": norm(sizes.width),
-            "altup_predict_coef.weight": Weight((streams * streams, streams), 0.1),
-            "altup_router.weight": linear(streams, sizes.width, sizes.width),
-            "laurel_l.weight": linear(laurel, sizes.width),
-            "laurel_r.weight": linear(sizes.width, laurel),
-        }
-
-    columns = per_layer * sizes.layers
-    weights = embedding(sizes, sizes.width**-0.5) | {
-        "per_layer_token_embd.weight": Weight((len(TOKENS), columns), per_layer**-0.5),
-        "per_layer_model_proj.weight": linear(columns, sizes.width, sqrt(sizes.width)),
-        "per_layer_proj_norm.weight": norm(per_layer),
-        "altup_proj.weight": Weight((streams - 1, sizes.width, sizes.width), sizes.width**-0.5),
-        "altup_unembd_proj.weight": Weight((streams - 1, sizes.width, sizes.width), sizes.width**-0.5),
-    }
-    return keys, weights | stack(sizes.layers, block) | head(sizes, tied=tied)
-
-
 def phi3(sizes: Sizes, *, tied: bool = False, factors: bool = True, fused: bool = True) -> Model:
     """Phi 3 and 4: fused matrices, heads that turn in part, and long and short `factors` of the angles."""
     rotated = 3 * sizes.head_dim // 4

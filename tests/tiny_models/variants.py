@@ -9,6 +9,7 @@ from .encoders import CLS, LAST, MEAN, NONE
 
 _SMALL = Sizes(layers=3)
 _SQUARE = Sizes(layers=3, width=128)  # as wide as all heads together, which some families want
+_NARROW = Sizes(width=32, heads=4, kv_heads=1, head_dim=16, ffn=32)
 _LARGE = {"width": 256, "head_dim": 64, "ffn": 256}  # rows of whole blocks of 256
 
 _HUGE = 1e3
@@ -51,8 +52,10 @@ class Variant:
 
 def _saturated(weights: Weights) -> Weights:
     """Gates (and what is fused with them) `_HUGE` times as large, and the next matrix so much smaller."""
-    fused = not any(".ffn_gate." in name for name in weights)  # the up half grows with its gate
-    factors = _SATURATED | ({"ffn_up": _HUGE, "ffn_down": 1 / _HUGE**2} if fused else {})
+    factors = dict(_SATURATED)
+    if not any(".ffn_gate." in name for name in weights):  # up is the gate, or the gate is fused with it
+        up, down = (next(w for name, w in weights.items() if f".ffn_{part}.weight" in name) for part in ("up", "down"))
+        factors |= {"ffn_up": _HUGE, "ffn_down": _HUGE ** -(up.shape[0] // down.shape[1])}
     found: Weights = {}
     for name, weight in weights.items():
         part = name.removesuffix(".weight").split(".")[-1]
@@ -102,7 +105,6 @@ DECODERS: dict[str, Variant] = {
     "gemma4-experts-apart": Variant(
         "gemma4", Sizes(layers=2), _NO_SHARING | {"mixture": 4, "merged": False}, gelu=True
     ),
-    "gemma3n": Variant("gemma3n", Sizes(layers=22), gelu=True),
     "phi3": Variant("phi3", _SQUARE),
     "phi3-short": Variant("phi3", replace(_SQUARE, context=256)),
     "phi3-plain": Variant("phi3", _SQUARE, {"tied": True, "factors": False}),
@@ -119,6 +121,11 @@ DECODERS: dict[str, Variant] = {
     "granite-no-rope": Variant("granite", options={"rope": False}),
     "smollm3": Variant("smollm3", Sizes(layers=5)),
     "smollm3-untied": Variant("smollm3", Sizes(layers=5), {"tied": False}),
+}
+
+DEEP: dict[str, Variant] = {  # as many layers as the models of 27 billion have, which scale scores otherwise
+    "gemma2-27b": Variant("gemma2", replace(_NARROW, layers=46), gelu=True),
+    "gemma3-27b": Variant("gemma3", replace(_NARROW, layers=62), gelu=True),
 }
 
 _BERT = Sizes(layers=3, width=128, context=128)
