@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain, count
+from math import prod
 from typing import Any
 
 from iree.compiler import ir
@@ -59,8 +59,11 @@ def legalise(text: str, places: Mapping[str, Place], target: Target) -> Legal:
     entries = [f for f in functions if _has_body(f) and _visibility(f) == "public"]
     kernels: dict[str, Kernel] = {}
     globals_ = _Globals(places)
-    for entry in entries:
-        _Entry(entry, weights, globals_, kernels).rewrite()
+    rewriters = [_Entry(entry, weights, globals_, kernels) for entry in entries]
+    for rewriter in rewriters:
+        rewriter.lower()
+    for rewriter in rewriters:  # when it is known which weights kernels take as bytes
+        rewriter.load_weights()
     for function in functions:
         if not _has_body(function):
             function.erase()
@@ -90,9 +93,7 @@ def _has_body(function: ir.Operation) -> bool:
 
 
 class _Globals:
-    """The weights as globals, one for each tensor: typed for the compiler's own code, or bytes for a kernel.
-
-    A tensor that both read has a second one, whose name has a number behind it.
+    """The weights as globals, one for each tensor: bytes if a kernel takes it so, else typed for compiled code.
 
     IREE maps a parameter without a copy only where its address is a multiple of 64, and a GGUF aligns tensors to 32.
     So the bytes that a kernel takes start at the aligned address before the tensor, and the kernel is given the lead.
@@ -100,37 +101,55 @@ class _Globals:
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self.places = places
-        self.found: dict[str, tuple[str, ir.Type]] = {}  # tensor and type of each global
+        self.types: dict[str, ir.Type] = {}
+
+    def load_bytes(self, name: str) -> ir.Value:
+        """The tensor's bytes behind its lead, at the current insertion point."""
+        return self._load(name, self._byte_type(name))
 
     def load(self, name: str, type_: ir.Type) -> ir.Value:
-        """A load of the tensor's global, at the current insertion point."""
-        symbols = chain([name], (f"{name}.{n}" for n in count(2)))
-        symbol = next(s for s in symbols if self.found.setdefault(s, (name, type_)) == (name, type_))
-        load = ir.Operation.create(
-            "util.global.load", results=[type_], attributes={"global": ir.FlatSymbolRefAttr.get(symbol)}
+        """The tensor as compiled code reads it. Where a kernel takes it as bytes, these are copied into the type."""
+        if self.types.get(name) != self._byte_type(name):
+            return self._load(name, type_)
+        place, tensor = self.places[name], ir.RankedTensorType(type_)
+        i8 = ir.IntegerType.get_signless(8)
+        width = place.nbytes // prod(tensor.shape)
+        limits = {"start_indices": [place.lead], "limit_indices": [place.lead + place.nbytes], "strides": [1]}
+        steps = (
+            ("stablehlo.slice", [place.nbytes], {k: ir.DenseI64ArrayAttr.get(v) for k, v in limits.items()}),
+            ("stablehlo.reshape", [*tensor.shape, *([width] if width > 1 else [])], {}),
         )
-        return load.results[0]
+        value = self.load_bytes(name)
+        for operation, shape, attributes in steps:
+            result = ir.RankedTensorType.get(shape, i8)
+            value = ir.Operation.create(operation, results=[result], operands=[value], attributes=attributes).results[0]
+        return ir.Operation.create("stablehlo.bitcast_convert", results=[type_], operands=[value]).results[0]
 
-    def byte_type(self, name: str) -> ir.Type:
+    def _load(self, name: str, type_: ir.Type) -> ir.Value:
+        assert self.types.setdefault(name, type_) == type_, f"{name} is read under two types"
+        symbol = ir.FlatSymbolRefAttr.get(name)
+        return ir.Operation.create("util.global.load", results=[type_], attributes={"global": symbol}).results[0]
+
+    def _byte_type(self, name: str) -> ir.Type:
         place = self.places[name]
         return ir.RankedTensorType.get([place.lead + place.nbytes], ir.IntegerType.get_signless(8))
 
     def parameters(self) -> dict[str, Place]:
         """The bytes of the file that each global is."""
         found = {}
-        for symbol, (name, type_) in self.found.items():
+        for name, type_ in self.types.items():
             place = self.places[name]
-            lead = place.lead if type_ == self.byte_type(name) else 0
-            found[symbol] = Place(place.offset - lead, place.nbytes + lead)
+            lead = place.lead if type_ == self._byte_type(name) else 0
+            found[name] = Place(place.offset - lead, place.nbytes + lead)
         return found
 
     def declarations(self) -> list[ir.Operation]:
         found = []
-        for symbol, (_, type_) in self.found.items():
-            initial = f'#flow.parameter.named<"{SCOPE}"::{_quoted(symbol)}> : {type_}'
+        for name, type_ in self.types.items():
+            initial = f'#flow.parameter.named<"{SCOPE}"::{_quoted(name)}> : {type_}'
             module = ir.Module.parse("module { util.global private @w : i32 }")
             operation = module.body.operations[0].operation
-            operation.attributes["sym_name"] = ir.StringAttr.get(symbol)
+            operation.attributes["sym_name"] = ir.StringAttr.get(name)
             operation.attributes["type"] = ir.TypeAttr.get(type_)
             operation.attributes["initial_value"] = ir.Attribute.parse(initial)
             operation.detach_from_parent()
@@ -158,7 +177,8 @@ class _Entry:
         self.names: dict[ir.Value, str] = {}
         self.leads: dict[ir.Value, int] = {}
 
-    def rewrite(self) -> None:
+    def lower(self) -> None:
+        """Puts dispatches in the place of the composites that kernels can do."""
         self._scalars_as_scalars()
         for op in list(self.block.operations):
             operation = op.operation
@@ -168,6 +188,9 @@ class _Entry:
                     self.names[operation.results[0]] = name
             elif operation.name == "stablehlo.composite":
                 self._composite(operation)
+
+    def load_weights(self) -> None:
+        """Puts loads of globals in the place of the weights that compiled code reads."""
         for op in list(self.block.operations):
             operation = op.operation
             if operation.name == "func.call" and operation.results[0] in self.names:
@@ -302,7 +325,7 @@ class _Entry:
         return self.once(("weight", name), lambda: self._weight(name))
 
     def _weight(self, name: str) -> ir.Value:
-        value = self.globals.load(name, self.globals.byte_type(name))
+        value = self.globals.load_bytes(name)
         self.leads[value] = self.globals.places[name].lead
         return value
 
