@@ -139,8 +139,8 @@ def test_a_missing_tensor_is_told_with_the_nearest_name() -> None:
 
 
 def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:
-    with pytest.raises(UnsupportedError, match=r"^toy.gguf: tensor 'blk.0.proj.weight' has type tq1_0, which this"):
-        built(types={"blk.0.proj.weight": "tq1_0"})
+    with pytest.raises(UnsupportedError, match=r"^toy.gguf: tensor 'blk.0.proj.weight' has type q1_0, which this"):
+        built(types={"blk.0.proj.weight": "q1_0"})
 
 
 @pytest.mark.parametrize(
