@@ -50,7 +50,7 @@ class Bound:
 
 
 EXACT = Bound(1e-5, 0.02, 1e-3, "both compute in float32 and differ in the order of sums alone")
-FAST = Bound(4e-4, 0.05, why="activations are rounded to 16 bits; a tenth of what llama.cpp's 8 bits cost")
+FAST = Bound(4e-4, 0.05, why="activations are rounded to 15 bits; a tenth of what llama.cpp's 8 bits cost")
 SAME = Bound(1e-4, 0.05, why="the same kernels; where sums differ in order, an activation may be rounded the other way")
 JUDGE = Bound(2e-2, 1.0, why="llama.cpp rounds activations to 8 bits and has float16 caches and GELU")
 

@@ -3,7 +3,7 @@
 Everything is frozen. A pass builds a new graph; values are compared by name and type.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .types import TensorType
@@ -81,10 +81,6 @@ class Graph:
             for weight in op.weights:
                 found.setdefault(weight.name, weight)
         return found
-
-    def producers(self) -> Mapping[Value, Op]:
-        """The operation that sets each value; arguments have none."""
-        return {op.result: op for op in self.ops}
 
     def argument(self, name: str) -> Value:
         """The argument of this name."""

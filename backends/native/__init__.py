@@ -1,1 +1,1 @@
-"""Kernels on quantized blocks and the numba executor that calls them on the mapped file."""
+"""Kernels on quantized blocks and the executor that runs programs of them on the mapped file."""

@@ -1,7 +1,7 @@
 """A graph as a program of kernels for a known number of tokens: which kernels, on which memory, with which numbers.
 
 Values live in one arena, where a place is free again when its value was last read. Addresses stay relative to their
-memory until `bind`, for the arena may move when a larger program comes.
+memory until the executor binds them, for the arena may move when a larger program comes.
 """
 
 from __future__ import annotations
