@@ -209,7 +209,7 @@ def test_many_lines_take_a_moment_and_too_many_are_refused(before: str, line: st
                 parse(text, "toy.archdef")
         else:
             parse(text, "toy.archdef")
-        assert perf_counter() - start < 1.5
+        assert perf_counter() - start < 3
 
 
 def test_the_nearest_of_many_alike_words_is_found_in_a_moment() -> None:
