@@ -11,7 +11,12 @@ from math import prod
 from .ir import Attribute, Op, Operand, Value, Weight
 from .types import VALUE_DTYPES, Dim, TensorType
 
-WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_0", "q4_k", "q6_k")
+WEIGHT_TYPES = (
+    *("f32", "f16", "bf16"),
+    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
+    *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0"),
+)
 """The GGML types that every backend computes with."""
 
 

@@ -41,52 +41,154 @@ def _bf16(block: Array) -> Array:
     return lax.bitcast_convert_type(_sixteen_bits(block, 0).astype(jnp.uint32) << 16, jnp.float32)
 
 
+def _joined(parts: Array, axes: int) -> Array:
+    """The last `axes` axes as one."""
+    return parts.reshape(*parts.shape[:-axes], -1)
+
+
+def _look_up(table: tuple[int, ...], index: Array) -> Array:
+    return jnp.asarray(table, jnp.float32).at[index.astype(jnp.int32)].get(mode="promise_in_bounds")
+
+
+def _q4_0(block: Array) -> Array:
+    return _half(block, 0) * (_nibbles(block[..., 2:18]).astype(jnp.float32) - 8.0)
+
+
+def _q4_1(block: Array) -> Array:
+    return _half(block, 0) * _nibbles(block[..., 4:20]).astype(jnp.float32) + _half(block, 2)
+
+
+def _five_bits(fifth: Array, nibbles: Array) -> Array:
+    """Numbers of five bits: 4 bytes of fifth bits and 16 of nibbles to 32 float32."""
+    bits = (fifth[..., None] >> jnp.arange(8, dtype=jnp.uint8)) & 1
+    return (_nibbles(nibbles) | (_joined(bits, 2) << 4)).astype(jnp.float32)
+
+
+def _q5_0(block: Array) -> Array:
+    return _half(block, 0) * (_five_bits(block[..., 2:6], block[..., 6:22]) - 16.0)
+
+
+def _q5_1(block: Array) -> Array:
+    return _half(block, 0) * _five_bits(block[..., 4:8], block[..., 8:24]) + _half(block, 2)
+
+
 def _q8_0(block: Array) -> Array:
     return _half(block, 0) * _signed(block[..., 2:34])
 
 
-def _q5_0(block: Array) -> Array:
-    bits = (block[..., 2:6, None] >> jnp.arange(8, dtype=jnp.uint8)) & 1
-    fifth = bits.reshape(*block.shape[:-1], 32)
-    q = _nibbles(block[..., 6:22]) | (fifth << 4)
-    return _half(block, 0) * (q.astype(jnp.float32) - 16.0)
+def _bit_pairs(bytes_: Array) -> Array:
+    """64 bytes to 256 numbers: pair j of byte 32n + l is element 128n + 32j + l."""
+    halves = bytes_.reshape(*bytes_.shape[:-1], 2, 1, 32)
+    return _joined((halves >> jnp.arange(0, 8, 2, dtype=jnp.uint8)[:, None]) & 3, 3)
+
+
+def _grouped(scale: Array, q: Array, minimum: Array | None = None) -> Array:
+    """scale * q - minimum, where each scale (and minimum) belongs to as many neighbours as there are for it."""
+    scaled = scale[..., None] * q.astype(jnp.float32).reshape(*scale.shape, -1)
+    return _joined(scaled if minimum is None else scaled - minimum[..., None], 2)
+
+
+def _q2_k(block: Array) -> Array:
+    scale, minimum = ((block[..., 0:16] >> shift & 15).astype(jnp.float32) for shift in (0, 4))
+    return _grouped(_half(block, 80) * scale, _bit_pairs(block[..., 16:80]), _half(block, 82) * minimum)
+
+
+def _q3_k(block: Array) -> Array:
+    third = _joined((block[..., None, 0:32] >> jnp.arange(8, dtype=jnp.uint8)[:, None]) & 1, 2)
+    q = (_bit_pairs(block[..., 32:96]) | (third << 2)).astype(jnp.float32) - 4.0
+    high = _joined((block[..., None, 104:108] >> jnp.arange(0, 8, 2, dtype=jnp.uint8)[:, None]) & 3, 2)
+    scale = (_nibbles(block[..., 96:104]) | (high << 4)).astype(jnp.float32) - 32.0
+    return _grouped(_half(block, 108) * scale, q)
 
 
 def _k_scales(packed: Array) -> tuple[Array, Array]:
-    """The 6-bit scales and minimums of Q4_K: 12 bytes to two times 8 numbers."""
+    """The 6-bit scales and minimums of Q4_K and Q5_K: 12 bytes to two times 8 numbers."""
     low, high, rest = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
     scale = jnp.concatenate([low & 63, (rest & 15) | ((low >> 6) << 4)], -1)
     minimum = jnp.concatenate([high & 63, (rest >> 4) | ((high >> 6) << 4)], -1)
     return scale.astype(jnp.float32), minimum.astype(jnp.float32)
 
 
+def _k_nibbles(bytes_: Array) -> Array:
+    """128 bytes to 256 numbers: of each 32 bytes first the low nibbles, then the high ones."""
+    return _joined(_nibbles(bytes_.reshape(*bytes_.shape[:-1], 4, 32)), 2)
+
+
 def _q4_k(block: Array) -> Array:
-    d, dmin = _half(block, 0), _half(block, 2)
     scale, minimum = _k_scales(block[..., 4:16])
-    bytes_ = block[..., 16:144].reshape(*block.shape[:-1], 4, 32)
-    q = jnp.stack([bytes_ & 15, bytes_ >> 4], -2).reshape(*block.shape[:-1], 8, 32).astype(jnp.float32)
-    value = (d * scale)[..., None] * q - (dmin * minimum)[..., None]
-    return value.reshape(*block.shape[:-1], 256)
+    return _grouped(_half(block, 0) * scale, _k_nibbles(block[..., 16:144]), _half(block, 2) * minimum)
+
+
+def _q5_k(block: Array) -> Array:
+    scale, minimum = _k_scales(block[..., 4:16])
+    fifth = _joined((block[..., None, 16:48] >> jnp.arange(8, dtype=jnp.uint8)[:, None]) & 1, 2)
+    q = _k_nibbles(block[..., 48:176]) | (fifth << 4)
+    return _grouped(_half(block, 0) * scale, q, _half(block, 2) * minimum)
 
 
 def _q6_k(block: Array) -> Array:
-    low = block[..., 0:128].reshape(*block.shape[:-1], 2, 64)
-    high = block[..., 128:192].reshape(*block.shape[:-1], 2, 1, 32)
-    low = jnp.concatenate([low & 15, low >> 4], -1).reshape(*block.shape[:-1], 2, 4, 32)
-    shifts = jnp.arange(0, 8, 2, dtype=jnp.uint8)[:, None]
-    q = (low | (((high >> shifts) & 3) << 4)).astype(jnp.float32) - 32.0
-    scale = _half(block, 208) * _signed(block[..., 192:208])
-    value = scale[..., None] * q.reshape(*block.shape[:-1], 16, 16)
-    return value.reshape(*block.shape[:-1], 256)
+    low = _joined(_nibbles(block[..., 0:128].reshape(*block.shape[:-1], 2, 64)), 2)
+    q = (low | (_bit_pairs(block[..., 128:192]) << 4)).astype(jnp.float32) - 32.0
+    return _grouped(_half(block, 208) * _signed(block[..., 192:208]), q)
+
+
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""What nibbles stand for: ggml/src/ggml-common.h, kvalues_iq4nl and kvalues_mxfp4 (twice the value)."""
+
+
+def _iq4_nl(block: Array) -> Array:
+    return _half(block, 0) * _look_up(_IQ4, _nibbles(block[..., 2:18]))
+
+
+def _iq4_xs(block: Array) -> Array:
+    low = _joined((block[..., 4:8, None] >> jnp.arange(0, 8, 4, dtype=jnp.uint8)) & 15, 2)
+    high = (_sixteen_bits(block, 2) >> jnp.arange(0, 16, 2, dtype=jnp.uint16)) & 3
+    scale = (low.astype(jnp.uint16) | (high << 4)).astype(jnp.float32) - 32.0
+    nibbles = _nibbles(block[..., 8:136].reshape(*block.shape[:-1], 8, 16))
+    return _grouped(_half(block, 0) * scale, _look_up(_IQ4, nibbles))
+
+
+def _mxfp4(block: Array) -> Array:
+    exponent = block[..., 0:1].astype(jnp.uint32)
+    bits = jnp.where(exponent < 2, jnp.uint32(1 << 21) << (exponent & 1), (exponent - 1) << 23)
+    return lax.bitcast_convert_type(bits, jnp.float32) * _look_up(_E2M1, _nibbles(block[..., 1:17]))
+
+
+def _trits(bytes_: Array, count: int) -> Array:
+    """The first ternary digits of bytes / 256: all first digits, then all second ones and so on."""
+    powers = jnp.asarray([3**n for n in range(count)], jnp.uint8)[:, None]
+    fractions = (bytes_[..., None, :] * powers).astype(jnp.uint16)
+    return _joined((fractions * 3) >> 8, 2)
+
+
+def _tq1_0(block: Array) -> Array:
+    digits = [_trits(block[..., 0:32], 5), _trits(block[..., 32:48], 5), _trits(block[..., 48:52], 4)]
+    return _half(block, 52) * (jnp.concatenate(digits, -1).astype(jnp.float32) - 1.0)
+
+
+def _tq2_0(block: Array) -> Array:
+    return _half(block, 64) * (_bit_pairs(block[..., 0:64]).astype(jnp.float32) - 1.0)
 
 
 _DEQUANTIZE: dict[str, Callable[[Array], Array]] = {
     "f16": _f16,
     "bf16": _bf16,
-    "q8_0": _q8_0,
+    "q4_0": _q4_0,
+    "q4_1": _q4_1,
     "q5_0": _q5_0,
+    "q5_1": _q5_1,
+    "q8_0": _q8_0,
+    "q2_k": _q2_k,
+    "q3_k": _q3_k,
     "q4_k": _q4_k,
+    "q5_k": _q5_k,
     "q6_k": _q6_k,
+    "iq4_nl": _iq4_nl,
+    "iq4_xs": _iq4_xs,
+    "mxfp4": _mxfp4,
+    "tq1_0": _tq1_0,
+    "tq2_0": _tq2_0,
 }
 
 

@@ -215,6 +215,28 @@ class Emitter(_Builder):
         even, odd = self.take(product, range(0, 2 * lanes, 2)), self.take(product, range(1, 2 * lanes, 2))
         return self.add(total, self.add(even, odd))
 
+    def look_up(self, table: Sequence[int], nibbles: Value) -> Value:
+        """table[n] for each byte n below 16, from a table of 16 bytes."""
+        kind = nibbles.type
+        for is_there, name, width in (
+            (self.target.has_avx512, "llvm.x86.avx512.pshuf.b.512", 64),
+            (self.target.has_avx2, "llvm.x86.avx2.pshuf.b", 32),
+            (self.target.arch == "aarch64", "llvm.aarch64.neon.tbl1.v16i8", 16),
+        ):
+            if is_there and kind.count % width == 0:
+                part = vec(I8, width)
+                shuffle, repeated = self.declare(name, part, part, part), const(part, [*table] * (width // 16))
+                parts = [self.take(nibbles, range(at, at + width)) for at in range(0, kind.count, width)]
+                return self.concat([self.call(shuffle, [repeated, p]) for p in parts])
+        # A tree of choices, one level for each bit.
+        values: list[Value] = [const(kind, value) for value in table]
+        for bit in range(4):
+            is_set = self.icmp_unsigned("!=", self.and_(nibbles, const(kind, 1 << bit)), const(kind, 0))
+            mask = self.sext(is_set, kind)
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [self.xor(low, self.and_(mask, self.xor(low, high))) for low, high in pairs]
+        return values[0]
+
     def transpose_quads(self, rows: Sequence[Value]) -> list[Value]:
         """Four vectors as 4 x 4 matrices side by side, one per four lanes, each of them transposed."""
         lanes = range(0, rows[0].type.count, 4)

@@ -15,12 +15,12 @@ GROUP = 256
 """Elements that share one activation scale."""
 LARGEST = 16383
 STEP = 32
-"""Elements that share one sum, which the minimum of a weight block is multiplied with."""
+"""Elements that share one sum, which the minimum of a weight block is multiplied with; half as many in some types."""
 
-SUMS_AT = 2 * GROUP
-SCALE_AT = SUMS_AT + 4 * (GROUP // STEP)
+SUMS_AT = {16: 2 * GROUP, STEP: 2 * GROUP + 4 * (GROUP // 16)}
+SCALE_AT = SUMS_AT[STEP] + 4 * (GROUP // STEP)
 RECORD = SCALE_AT + 4
-"""Bytes of a group as `quantize_rows` writes it: 256 i16, 8 float32 sums of 32 of those, the float32 scale."""
+"""Bytes of a group as `quantize_rows` writes it: 256 i16, 16 float32 sums of 16 and 8 of 32 of those, the scale."""
 
 
 def activation_width(cols: int) -> int:
@@ -104,10 +104,13 @@ def quantize_rows() -> Kernel:
 
             def step(i: Value) -> None:
                 at = e.times(i, 4)
-                both = e.concat([quantizer.integers(e.at(x, at), 64 * k, inverse) for k in range(2)])
-                e.write(e.trunc(both, vec(I16, STEP)), out, e.times(i, 2))
-                total = e.call(e.declare("llvm.vector.reduce.add.v32i32", I32, both.type), [both])
-                e.write(e.sitofp(total, F32), e.at(out, SUMS_AT), e.times(e.over(i, STEP), 4))
+                halves = [quantizer.integers(e.at(x, at), 64 * k, inverse) for k in range(2)]
+                e.write(e.trunc(e.concat(halves), vec(I16, STEP)), out, e.times(i, 2))
+                add = e.declare("llvm.vector.reduce.add.v16i32", I32, halves[0].type)
+                first, second = (e.call(add, [half]) for half in halves)
+                for k, total in enumerate((first, second)):
+                    e.write(e.sitofp(total, F32), e.at(out, SUMS_AT[16] + 4 * k), e.times(e.over(i, 16), 4))
+                e.write(e.sitofp(e.add(first, second), F32), e.at(out, SUMS_AT[STEP]), e.times(e.over(i, STEP), 4))
 
             e.each(0, GROUP, STEP, step)
             e.write(scale, out, SCALE_AT)

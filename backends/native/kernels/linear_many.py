@@ -26,8 +26,8 @@ STRIPS = 2
 _LINE = 2 * GROUP
 """Bytes of a row of a strip: 128 pairs of i16, or 128 float32."""
 _STRIP = LANES * _LINE
-_SCALES = 4 * LANES * GROUP // STEP
-"""Bytes of a strip, and of its scales [step of 32 columns][16 rows]."""
+_SCALES, _MINIMA = 4 * LANES * GROUP // STEP, 4 * LANES * GROUP // 16
+"""Bytes of a strip, of its scales [step of 32 columns][16 rows] and of its minima [span of 16 or 32][16 rows]."""
 
 
 def linear_many(type_name: str) -> Kernel:
@@ -128,7 +128,7 @@ class _Quantized:
         kind, cols, rows = self.type, a["cols"], a["rows"]
         first = e.times(a["@rows"], LANES * STRIPS)
         lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
-        scales, minima = ([e.scratch(_SCALES) for _ in range(STRIPS)] for _ in range(2))
+        scales, minima = ([e.scratch(size) for _ in range(STRIPS)] for size in (_SCALES, _MINIMA))
         scratch = kind.zero_scratch(e)
         stride, x_stride = kind.row_bytes(e, cols), activation_bytes(e, cols)
         output = _Output(e, a, first)
@@ -141,11 +141,13 @@ class _Quantized:
                 line = e.at(w, e.mul(row, stride))
 
                 def chunk(c: Value) -> None:
+                    def column(table: Value, span: int) -> Value:
+                        return e.at(table, e.add(e.times(lane, 4), e.times(e.over(c, span), 4 * LANES)))
+
                     address = e.at(line, kind.row_bytes(e, c))
                     address = kind.padded(e, address, e.over(e.sub(width, c), kind.block), scratch)
                     into = e.at(lines, e.add(e.times(lane, _LINE), e.times(c, 2)))
-                    at = e.add(e.times(lane, 4), e.times(e.over(c, STEP), 4 * LANES))
-                    self._unpack(e, address, into, e.at(scales[strip], at), e.at(minima[strip], at))
+                    self._unpack(e, address, into, column(scales[strip], STEP), column(minima[strip], kind.span))
 
                 e.each(0, width, kind.chunk, chunk)
 
@@ -168,7 +170,7 @@ class _Quantized:
         e.each(0, cols, GROUP, panel)
 
     def _unpack(self, e: Emitter, address: Value, line: Value, scales: Value, minima: Value) -> None:
-        """One row's chunk: its integers to `line`, its scales and minima to a column of [step of 32][16 rows]."""
+        """One row's chunk: its integers to `line`, its scales and minima to columns of [step or span][16 rows]."""
         kind = self.type
         chunk = kind.unpack(e, address, None)
         narrow = None if chunk.sub is None else e.trunc(chunk.sub, vec(I16, chunk.sub.type.count))
@@ -177,13 +179,11 @@ class _Quantized:
             lanes[start] = lane
             e.write(values if narrow is None else e.mul(values, e.take(narrow, [lane] * RUN)), line, 2 * start)
         full = kind.scales(e, chunk)
-        for start in range(0, kind.chunk, STEP):
-            at = 4 * LANES * (start // STEP)
-            if start % self.step == 0:
-                e.write(e.extract_element(chunk.d, const(I32, lanes[start])), scales, at)
-            minimum = kind.minimum_lane(start)
-            if minimum is not None:
-                e.write(e.fneg(e.extract_element(full, const(I32, minimum))), minima, at)
+        for start in range(0, kind.chunk, self.step):
+            e.write(e.extract_element(chunk.d, const(I32, lanes[start])), scales, 4 * LANES * (start // STEP))
+        for m in kind.minima:
+            minimum = e.extract_element(full, const(I32, m.lane))
+            e.write(e.fneg(minimum), minima, 4 * LANES * (m.start // m.count))
 
     def _product(self, e: Emitter, records: list[Value], strips: list[_Strip], width: Value) -> list[Value]:
         """The register tile: a few tokens times some strips over one panel, without the activations' scales."""
@@ -212,12 +212,14 @@ class _Quantized:
 
         def offsets(c: Value, totals: Sequence[Value]) -> list[Value]:
             """Adds what the minima of 32 columns take away."""
-            if not kind.minima:
-                return list(totals)
-            step, before = e.over(c, STEP), iter(totals)
-            minima = [e.read(real, s.minima, e.times(step, 4 * LANES), align=64) for s in strips]
-            sums = [e.splat(e.read(F32, e.at(r, e.times(step, 4)), SUMS_AT, align=4), LANES) for r in records]
-            return [e.fma_(minimum, s, next(before)) for s in sums for minimum in minima]
+            results = list(totals)
+            for start in range(0, STEP, kind.span) if kind.minima else ():
+                span, before = e.over(e.add(c, e.index(start)), kind.span), iter(results)
+                minima = [e.read(real, s.minima, e.times(span, 4 * LANES), align=64) for s in strips]
+                sums_at = [e.at(r, e.times(span, 4)) for r in records]
+                sums = [e.splat(e.read(F32, at, SUMS_AT[kind.span], align=4), LANES) for at in sums_at]
+                results = [e.fma_(minimum, s, next(before)) for s in sums for minimum in minima]
+            return results
 
         def step(c: Value, *totals: Value) -> list[Value]:
             def inner(k: Value, *both: Value) -> list[Value]:

@@ -205,7 +205,7 @@ class _Quantized:
                 for half in range(2):
                     digits = e.take(values, range(half, 64, 2))
                     e.write(digits, record, 128 * p + 64 * half)
-                    correction = e.dot_pairs(correction, digits, const(words, -kind.offset))
+                    correction = e.dot_pairs(correction, digits, const(words, -kind.offset << kind.parts[p].shift))
             if kind.offset:
                 e.write(correction, record, self._corrections_at + 64 * n)
         if kind.minima:

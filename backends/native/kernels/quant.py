@@ -71,6 +71,7 @@ class QuantType:
     signed: bool = False
     offset: int = 0
     minima: tuple[Minimum, ...] = ()
+    """None, or one for every element, of equal counts: 16 or 32."""
 
     @property
     def blocks_per_chunk(self) -> int:
@@ -94,6 +95,11 @@ class QuantType:
         used = {lane: 2.0**-part.shift for part in self.parts for lane in part.lanes}
         used |= {minimum.lane: 1.0 for minimum in self.minima}
         return tuple(used.get(lane, 1.0) for lane in range(max(used) + 1))
+
+    @property
+    def span(self) -> int:
+        """Elements that share a minimum, or a block of a type that has none."""
+        return self.minima[0].count if self.minima else self.block
 
     def minimum_lane(self, element: int) -> int | None:
         """The scale lane that is the minimum of this element of a chunk."""
@@ -155,6 +161,33 @@ def four_halves(e: Emitter, address: Value, stride: int, copies: int, factors: V
     offsets = [i * stride for i in range(4)]
     bits = e.read_pieces(address, [o for o in offsets for _ in range(copies)], 2, 4 * stride)
     return scaled(e, e.half_to_float(e.bitcast(bits, vec(I16, 4 * copies))), factors)
+
+
+def four_pairs(e: Emitter, address: Value, stride: int, factors: Value | None) -> Value:
+    """The halves d and m at the start of four blocks as float32 d, -m, d, -m for each block, times the factors."""
+    pieces = e.read_pieces(address, [i * stride for i in range(4) for _ in range(2)], 4, 4 * stride)
+    bits = e.bitcast(pieces, vec(I16, 16))
+    return scaled(e, e.half_to_float(e.xor(bits, const(bits.type, [0, 0x8000] * 8))), factors)
+
+
+def four_nibbles(e: Emitter, address: Value, at: int, stride: int) -> tuple[Value, Value]:
+    """The low and the high nibbles of the 16 bytes at byte `at` of four blocks."""
+    nibbles = e.read_pieces(address, [b * stride + at for b in range(4)], 16, 4 * stride)
+    return low_nibbles(e, nibbles), high_nibbles(e, nibbles)
+
+
+def _halves_of_four(lanes: tuple[int, ...]) -> tuple[Part, Part]:
+    return Part((0, 32, 64, 96), lanes), Part((16, 48, 80, 112), lanes)
+
+
+HALVES_OF_FOUR = _halves_of_four(tuple(range(16)))
+"""What `four_nibbles` gives, scaled by `four_halves` with four copies."""
+HALVES_OF_FOUR_PAIRS = _halves_of_four(spread(0, 4, 8, 12))
+"""What `four_nibbles` gives, scaled by `four_pairs`."""
+MINIMA_OF_FOUR = tuple(Minimum(4 * b + 3, 32 * b, 32) for b in range(4))
+"""The minima of four blocks in what `four_pairs` gives."""
+PAIR_STARTS = tuple((32 * j, 32 * j + 16, 32 * j + 128, 32 * j + 144) for j in range(4))
+"""The runs of 64 bytes of bit pairs, pair by pair, in the types where pair j of byte 32n + l is 128n + 32j + l."""
 
 
 def scaled(e: Emitter, value: Value, factors: Value | None) -> Value:

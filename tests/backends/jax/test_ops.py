@@ -79,7 +79,9 @@ def test_every_scale(name: str) -> None:
     raw = with_every_scale(random_weight(RNG, name, 256, 256), name)
     with np.errstate(all="ignore"):
         wanted = dequantized(raw, name)
-    np.testing.assert_array_equal(np.asarray(jax.jit(partial(dequantize, type_name=name))(raw)), wanted)
+    found = np.asarray(jax.jit(partial(dequantize, type_name=name))(raw))
+    # XLA takes subnormal numbers for zero, and two of MXFP4's scales are subnormal as float32
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2.0**-123 if name == "mxfp4" else 0)
 
 
 @pytest.mark.parametrize("name", WEIGHT_TYPES)

@@ -6,10 +6,15 @@ import gguf
 import numpy as np
 
 PLAIN = ("f32", "f16", "bf16")
-QUANTIZED = ("q8_0", "q5_0", "q4_k", "q6_k")
+QUANTIZED = (
+    *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
+    *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0"),
+)
 TYPES = PLAIN + QUANTIZED
-_HALVES = {"q8_0": (0,), "q5_0": (0,), "q4_k": (0, 2), "q6_k": (208,)}
-"""Where in a block the halves stand that scale it."""
+_SCALES = dict.fromkeys(QUANTIZED, (0,)) | dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2))
+_SCALES |= {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,), "tq1_0": (52,), "tq2_0": (64,)}
+"""Where in a block the halves stand that scale it; in MXFP4 it is a byte, an exponent."""
 
 
 def block_size(name: str) -> tuple[int, int]:
@@ -26,24 +31,24 @@ def random_weight(rng: np.random.Generator, name: str, rows: int, blocks: int, s
     size = block_size(name)[1]
     if name in PLAIN:
         return gguf.quantize(rng.standard_normal((rows, blocks), np.float32), _gguf_type(name)).view(np.uint8)
-    raw = rng.integers(0, 256, (rows, blocks, size), np.uint8)
-    for at in _HALVES[name]:
-        raw[:, :, at : at + 2] = rng.uniform(-scale, scale, (rows, blocks, 1)).astype(np.float16).view(np.uint8)
-    return raw.reshape(rows, blocks * size)
+    raw = rng.integers(0, 256, (rows, blocks * size), np.uint8)
+    if name == "mxfp4":
+        return with_scales(raw, name, rng.integers(110, 120, rows * blocks))
+    return with_scales(raw, name, rng.uniform(-scale, scale, 2 * rows * blocks).astype(np.float16).view(np.uint16))
 
 
 def with_scales(raw: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
-    """The weight with the scales of its blocks taken from `values`, uint16 bits of halves, in turn."""
-    size = block_size(name)[1]
+    """The weight with the scales of its blocks taken in turn from `values`, the bits of halves or of MXFP4's bytes."""
+    size, width = block_size(name)[1], 1 if name == "mxfp4" else 2
     blocks = raw.copy().reshape(-1, size)
-    for n, at in enumerate(_HALVES[name]):
+    for n, at in enumerate(_SCALES[name]):
         turn = np.resize(np.roll(values, n), len(blocks)).astype("<u2")
-        blocks[:, at : at + 2] = turn.reshape(-1, 1).view(np.uint8)
+        blocks[:, at : at + width] = turn.reshape(-1, 1).view(np.uint8)[:, :width]
     return blocks.reshape(raw.shape)
 
 
 def with_every_scale(raw: np.ndarray, name: str) -> np.ndarray:
-    """The weight with all 65536 halves as scales, in turn."""
+    """The weight with all 65536 halves as scales, in turn, or all 256 exponents of MXFP4."""
     return with_scales(raw, name, np.arange(65536, dtype=np.uint16))
 
 

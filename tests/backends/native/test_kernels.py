@@ -147,11 +147,11 @@ def test_every_half_is_a_scale(kind: str, target: Target) -> None:
         wanted = dequantized(raw, kind)
     got = run_embed(kind, raw, np.arange(len(raw)), target)
     assert np.array_equal(got, wanted, equal_nan=True)
-    finite = np.isfinite(wanted).all(1)
+    magnitude = np.abs(wanted).sum(1, dtype=np.float64)
     x = np.ones((1, 512), np.float32)
     for y in (run_one(kind, raw, x[0], target), run_many(kind, raw, x, target)[0]):
-        assert np.isfinite(y[finite]).all()
-        assert not np.isfinite(y[~finite]).any()
+        assert np.isfinite(y[magnitude < 1e30]).all()  # in MXFP4 more than that may overflow in products
+        assert not np.isfinite(y[~np.isfinite(magnitude)]).any()
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])

@@ -1,0 +1,27 @@
+"""IQ4_NL: Q4_0 with a table in place of the offset; d f16 @0, 16 bytes of nibbles @2."""
+
+from __future__ import annotations
+
+from ..emit import Emitter, Value
+from .quant import HALVES_OF_FOUR, QuantType, Unpacked, four_halves, four_nibbles
+
+TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""What a nibble stands for: ggml/src/ggml-common.h, kvalues_iq4nl."""
+_BYTES = 18
+
+
+def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
+    low, high = four_nibbles(e, address, 2, _BYTES)
+    return Unpacked((e.look_up(TABLE, low), e.look_up(TABLE, high)), four_halves(e, address, _BYTES, 4, factors))
+
+
+IQ4_NL = QuantType(
+    name="iq4_nl",
+    block=32,
+    block_bytes=_BYTES,
+    chunk=128,
+    parts=HALVES_OF_FOUR,
+    largest=127,
+    unpack=_unpack,
+    signed=True,
+)
