@@ -15,4 +15,6 @@ def sample(logits: np.ndarray, temperature: float, random: np.random.Generator) 
         return int(logits.argmax())
     scaled = logits.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max())
-    return int(np.searchsorted(np.cumsum(weights) / weights.sum(), random.random()))
+    cumulative = np.cumsum(weights)
+    # by its own last value, as another order of summing may end lower; to the right, so that no weight of 0 is drawn
+    return int(np.searchsorted(cumulative / cumulative[-1], random.random(), side="right"))
