@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..frontend.errors import GgufcError
 from ..graph.ir import Graph, renumber
-from ..graph.verify import verify
+from ..graph.verify import VerifyError, verify
 from .cse import EliminateCommonSubexpressions
 from .dce import EliminateDeadCode
 from .last_row import LastRow
@@ -22,11 +23,16 @@ def run(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
     """Runs the passes in order; the graph verifies after each.
 
     Raises:
-        VerifyError: a pass left a graph that breaks a rule.
+        VerifyError: a pass failed or left a graph that breaks a rule; it says which.
         KvError: the finished graph breaks law 3.
     """
     for step in passes:
-        graph = verify(step(graph))
+        try:
+            graph = verify(step(graph))
+        except GgufcError:
+            raise
+        except Exception as error:
+            raise VerifyError(f"pass {type(step).__name__} on @{graph.name}: {error}") from error
     return renumber(graph)
 
 

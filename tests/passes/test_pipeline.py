@@ -1,12 +1,14 @@
 """The entry points of a model: all made from one block definition."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ggufc.graph.ir import Graph
 from ggufc.graph.model import open_model
 from ggufc.graph.types import TensorType
+from ggufc.graph.verify import VerifyError
 from ggufc.passes import pipeline
 
 from ..tiny_models import TOKENS
@@ -53,3 +55,23 @@ def test_only_the_last_row_goes_through_what_follows_the_last_attention(lowered:
     last = max(n for n, op in enumerate(prefill.ops) if op.name == "attention")
     assert {op.result.type.shape[0] for op in prefill.ops[last + 1 :]} == {1}
     assert prefill.ops[last].result.type.shape[0] == "T"
+
+
+class ForgetsTheFirst:
+    """A pass that drops an operation whose result is still read."""
+
+    def __call__(self, graph: Graph) -> Graph:
+        return replace(graph, ops=graph.ops[1:])
+
+
+class Fails:
+    """A pass that ends in an error of its own."""
+
+    def __call__(self, graph: Graph) -> Graph:
+        raise KeyError("a name")
+
+
+@pytest.mark.parametrize("step", [ForgetsTheFirst(), Fails()])
+def test_a_pass_that_fails_is_named(step: pipeline.Pass, lowered: Graph) -> None:
+    with pytest.raises(VerifyError, match=f"{type(step).__name__} on @"):
+        pipeline.run(lowered, (*pipeline.CLEAN_UP, step))
