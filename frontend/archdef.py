@@ -75,13 +75,17 @@ def names_of(expression: Expression) -> set[str]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """`name key = default` (from the file), or `name = expression [when other is literal]` (derived)."""
+    """`name key = default [only literals]` (from the file), or `name = expression [when other is literal]` (derived).
+
+    `only` are the values that the definition can do; a file with another one is refused. Empty: any.
+    """
 
     name: str
     key: str | None
     default: Expression | None
     condition: tuple[str, int | float | str] | None
     line: int
+    only: tuple[int | float | str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -343,17 +347,25 @@ def _parameter(line: _Line) -> Parameter:
         if line.take("when"):
             subject = line.word("a parameter after 'when'").text
             line.expect("is", "after the parameter of 'when'")
-            token = line.next()
-            if token.kind not in ("number", "text"):
-                raise line.error(f"expected a number or a quoted word after 'is', found {token.text!r}", token.column)
-            literal = _number(line, token) if token.kind == "number" else token.text
-            condition = (subject, literal)
+            condition = (subject, _literal(line, "'is'"))
         line.end()
         return Parameter(name, None, value, condition, line.number)
     key = line.word("a key of the GGUF or '='", dotted=True).text
     default = _expression(line) if line.take("=") else None
+    only: list[int | float | str] = []
+    if line.take("only"):
+        only.append(_literal(line, "'only'"))
+        while line.take(","):
+            only.append(_literal(line, "','"))
     line.end()
-    return Parameter(name, key, default, None, line.number)
+    return Parameter(name, key, default, None, line.number, tuple(only))
+
+
+def _literal(line: _Line, after: str) -> int | float | str:
+    token = line.next()
+    if token.kind not in ("number", "text"):
+        raise line.error(f"expected a number or a quoted word after {after}, found {token.text!r}", token.column)
+    return _number(line, token) if token.kind == "number" else token.text
 
 
 def _layer_kind(line: _Line) -> LayerKind:
@@ -628,7 +640,8 @@ class _Parser:
             line.end()
         else:
             steps = self.blocks[-1][1] if self.section == "block" else self.steps[self.section]
-            steps.append(_step(line, self.tensor_names))
+            in_block = self.section == "block"
+            steps.append(_step(line, self.tensor_names if in_block else set()))
 
     def _add_parameter(self, line: _Line) -> None:
         parameter = _parameter(line)
@@ -667,7 +680,13 @@ class _Parser:
             if not choice or choice[-1].conditions:
                 raise missing("the last line of 'layers' must be for the layers that are left: NAME otherwise")
             wanted = {name for kind in choice for name, _ in kind.values}
+            sorts: dict[str, bool] = {}
             for kind in choice:
+                for name, value in kind.values:
+                    is_tensor = isinstance(value, TensorRef)
+                    if sorts.setdefault(name, is_tensor) != is_tensor:
+                        what = "a tensor" if is_tensor else "a number"
+                        raise missing(f"kind {kind.name!r} gives {what} as {name!r}, unlike those before", kind.line)
                 if len(kind.values) < len(wanted) and (lacking := wanted - dict(kind.values).keys()):
                     raise missing(f"kind {kind.name!r} gives no value for {', '.join(sorted(lacking))}", kind.line)
         for section in ("prologue", "epilogue"):

@@ -22,7 +22,7 @@ from .archdef import (
     names_of,
     nearest,
 )
-from .errors import InputError
+from .errors import InputError, UnsupportedError
 
 Scalar = int | float | str
 Value = Scalar | tuple[int | float, ...]  # a tuple holds one value per layer
@@ -70,7 +70,7 @@ def evaluate(
             subject, literal = parameter.condition
             if subject not in values:
                 raise where.error(f"'when' names {subject!r}, which has no value yet{nearest(subject, values)}")
-            if values[subject] != literal:
+            if not _equals(values[subject], subject, literal, where):
                 continue
         value = values[parameter.name] = _parameter(parameter, definition.name, metadata, values, where)
         if parameter.name == "layers":
@@ -100,6 +100,19 @@ def evaluate_expression(expression: Expression, values: Mapping[str, Scalar], wh
         return values[expression.name]
     arguments = [evaluate_expression(a, values, where) for a in expression.arguments]
     return _apply(expression, arguments, where)
+
+
+def _equals(value: Value, name: str, literal: float | str, where: "Line") -> bool:
+    """Whether a parameter is what `when` asks for.
+
+    Raises:
+        InputError: it has a value for each block, or is a text where a number is asked for, or the other way round.
+    """
+    if isinstance(value, tuple):
+        raise where.error(f"'when' asks for {name!r}, which has a value for each block")
+    if isinstance(value, str) != isinstance(literal, str):
+        raise where.error(f"{name!r} is {value!r}, and 'when' asks whether it is {literal!r}")
+    return value == literal
 
 
 @dataclass(frozen=True)
@@ -133,7 +146,15 @@ def _parameter(
     if parameter.key is not None:
         key = _full_key(parameter.key, architecture)
         if key in metadata:
-            return _from_file(metadata[key], key, where)
+            value = _from_file(metadata[key], key, where)
+            if parameter.only and any(
+                v not in parameter.only for v in (value if isinstance(value, tuple) else (value,))
+            ):
+                found, wanted = repr(metadata[key]), " or ".join(map(str, parameter.only))
+                raise UnsupportedError(
+                    f"{where.path}: key {key!r} is {found[:80]}; {where.source} can do {wanted} alone (line {where.number})"
+                )
+            return value
         if parameter.default is None:
             raise where.error(f"the file has no key {key!r}, which {architecture} needs for {parameter.name!r}")
     assert parameter.default is not None

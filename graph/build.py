@@ -42,13 +42,14 @@ def build(
     builder = _Builder(definition, tensors, path)
     scalars = {n: v for n, v in hyperparameters.values.items() if not isinstance(v, tuple)}
     builder.steps(definition.prologue, _Scope("prologue", scalars))
-    carried = dict(builder.names)
+    carried, lost_before = dict(builder.names), set(builder.vanished)
     for layer in hyperparameters.layers:
         note = ", ".join([f"layer {layer.index}", *layer.kinds])
         builder.steps(definition.block(layer.kinds), _Scope(note, layer.values, layer.tensors, layer.index))
         builder.layers.append(builder.names)
         # a block's own names end with it; those of the prologue go on with their newest values
         builder.names = {name: builder.names[name] for name in carried}
+        builder.vanished &= lost_before
     end = definition.embedding if embedding else definition.epilogue
     builder.steps(end, _Scope("embedding" if embedding else "epilogue", scalars))
     if not embedding:
@@ -144,21 +145,21 @@ class _Builder:
 
     def _weights(self, step: Step, scope: _Scope, where: Line) -> list[Weight] | None:
         """The tensors of a step; None where an optional one is absent without which the step vanishes."""
-        weights: list[Weight] = []
+        found: list[tuple[str, str]] = []
         signature = OPERATIONS[step.operation]
         for n, given in enumerate(step.tensors):
             reference = scope.tensors[given.name] if isinstance(given, Name) else given
             names = [self._in_layer(name, scope.layer, where, reference) for name in reference.names]
             present = [name for name in names if name in self.tensors]
             if present:
-                weights.append(self._weight(names[0], present[0]))
+                found.append((names[0], present[0]))
             elif not reference.optional:
                 missing = " or ".join(map(repr, names))
                 hint = nearest(names[0], self.tensors)
                 raise where.error(f"the model has no tensor {missing}{hint}", reference.column)
-            elif n < len(signature.tensors) or signature.vanishes:
+            elif n < len(signature.tensors) or (signature.vanishes and n == 0):
                 return None
-        return weights
+        return [self._weight(first, present) for first, present in found]
 
     def _in_layer(self, name: str, layer: int | None, where: Line, reference: TensorRef) -> str:
         if "{i}" not in name:

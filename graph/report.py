@@ -25,6 +25,8 @@ def _unread_parameters(definition: ArchDef) -> Iterator[tuple[int, str]]:
     for parameter in definition.parameters:
         first.setdefault(parameter.name, parameter)
         read |= _read_by_parameter(parameter) - {parameter.name}
+        if parameter.only:  # it has served when the file was let through
+            read.add(parameter.name)
     for name, parameter in first.items():
         if name not in read:
             key = f" (key {parameter.key!r})" if parameter.key else ""

@@ -47,7 +47,8 @@ def _needed_for_last_row_only(graph: Graph) -> set[Value]:
     all_rows: set[Value] = set(graph.results[1:])
     narrow: set[Value] = set()
     for op in reversed(graph.ops):
-        row_wise = OPS[op.name].row_wise and op.name != "embed"
+        # what reads token ids or chosen experts stays whole: only rows of floats are cut
+        row_wise = OPS[op.name].row_wise and all(v.type.dtype == "f32" for v in (op.result, *op.values))
         if op.result in all_rows or not row_wise:
             all_rows.update(op.values)
         else:

@@ -109,6 +109,8 @@ WRONG = {
         28,
         "expected a number or a quoted word after 'is'",
     ),
+    "only a name": (5, "  width a = 1 only big", 20, "expected a number or a quoted word after 'only'"),
+    "number and tensor": (9, "  global otherwise : span = a.b", 1, "kind 'global' gives a tensor as 'span', unlike"),
     "infinite number": (5, "  width a = 1e999", 13, "the number 1e999 is out of range: up to 9223372036854775808"),
     "number that vanishes": (5, "  width a = 1.5e-999", 13, "the number 1.5e-999 is out of range"),
     "long number": (5, f"  width a = {'9' * 90}", 13, f"the number {'9' * 90} is out of range"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ggufc.frontend.archdef import parse
-from ggufc.frontend.errors import InputError
+from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.frontend.hyperparameters import Hyperparameters, evaluate
 
 STEPS = """
@@ -122,6 +122,14 @@ def test_a_number_of_blocks_that_no_file_has_is_refused_at_once(blocks: object) 
         evaluated("", {"toy.block_count": blocks})
 
 
+@pytest.mark.parametrize("found", [2, "yes", np.array([0, 1, 2])])
+def test_what_a_definition_cannot_do_is_unsupported(found: object) -> None:
+    with pytest.raises(UnsupportedError, match=r"toy.gguf: key 'toy.key' is .*; toy.archdef can do 0 or 1 alone"):
+        evaluated("a key = 0 only 0, 1", {"toy.key": found})
+    assert evaluated("a key = 0 only 0, 1", {"toy.key": 1}).values["a"] == 1
+    assert evaluated("a key = 0 only 0, 1", {}).values["a"] == 0
+
+
 def test_the_first_kind_that_fits_is_taken() -> None:
     found = evaluated("layers\na first 1\nb first 2\nc otherwise", {})
     assert [layer.kinds[0] for layer in found.layers] == ["a", "b", "c", "c", "c", "c"]
@@ -161,6 +169,12 @@ def test_a_layer_has_its_own_share_of_arrays_and_what_its_kind_gives() -> None:
         ("", {"toy.n": 10**6}, "toy.archdef:4:1: 'layers' is 1000000, wanted a whole number from 1 to 4096"),
         ("", {"toy.n": "six"}, "toy.archdef:4:1: 'layers' is 'six', wanted a whole number from 1 to 4096"),
         ("a = 1\nlayers\nk otherwise : a = 2", {}, "toy.archdef:7:1: 'a' "),
+        ('a = 2\na = 1 when a is "x"', {}, "toy.archdef:6:1: 'a' is 2, and 'when' asks whether it is 'x'"),
+        (
+            "a key\na = 1 when a is 2",
+            {"toy.key": np.ones(6)},
+            "toy.archdef:6:1: 'when' asks for 'a', which has a value",
+        ),
         (
             "s key\nlayers\na where s\nb otherwise",
             {"toy.key": "x"},

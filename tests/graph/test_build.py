@@ -87,6 +87,23 @@ def test_optional_tensors_are_read_where_they_are() -> None:
     ]
 
 
+def test_without_its_bias_a_norm_is_still_a_norm() -> None:
+    text = TOY.replace("rms_norm x, blk.{i}.norm.weight?", "layer_norm x, blk.{i}.norm.weight, blk.{i}.norm.bias?")
+    graph = built(
+        SHAPES | {"blk.0.norm.weight": (32,), "blk.1.norm.weight": (32,), "blk.1.norm.bias": (32,)}, text=text
+    )
+    assert [len(op.weights) for op in graph.ops if op.name == "layer_norm"] == [1, 2]
+
+
+def test_what_vanished_in_one_layer_is_still_missed_in_the_next() -> None:
+    """Only layer 0 may do without %b; layer 1 never sets it."""
+    text = TOY.replace("  h = scale h, factor\n", "  h = add h, b\n").replace(
+        "block\n", "block local\n  b = linear x, blk.{i}.extra.weight?, [width]\nblock\n"
+    )
+    with pytest.raises(InputError, match=r"toy.archdef:\d+:14: 'b' is read before it is set"):
+        built(text=text)
+
+
 def test_a_head_of_its_own_goes_before_the_tied_one() -> None:
     head = built(SHAPES | {"output.weight": (7, 32)}).ops[-1].weights[0]
     assert (head.name, head.tied_to, head.type.shape) == ("output.weight", None, (7, 32))

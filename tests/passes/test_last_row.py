@@ -54,3 +54,15 @@ def test_attention_looks_at_other_rows_and_stays_whole() -> None:
         return %2
         """,
     )
+
+
+def test_choices_of_experts_stay_whole() -> None:
+    """A row is cut out of floats alone; numbers of experts belong to all rows."""
+    body = """
+        %0: f32[T, 4] = embed(%tokens, @table: f32[9, 4])
+        %1: i32[T, 2] = top_k(%0) {k = 2}
+        %2: f32[T, 2] = route(%0, %1) {by = 1.0, normalize = 1}
+    """
+    assert after(LastRow(), "%tokens: i32[T]", body + "return %2") == written(
+        "%tokens: i32[T]", body + "%3: f32[1, 2] = last_row(%2)\nreturn %3"
+    )
