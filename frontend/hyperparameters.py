@@ -151,9 +151,8 @@ def _parameter(
                 v not in parameter.only for v in (value if isinstance(value, tuple) else (value,))
             ):
                 found, wanted = repr(metadata[key]), " or ".join(map(str, parameter.only))
-                raise UnsupportedError(
-                    f"{where.path}: key {key!r} is {found[:80]}; {where.source} can do {wanted} alone (line {where.number})"
-                )
+                place = f"{where.source} can do {wanted} alone (line {where.number})"
+                raise UnsupportedError(f"{where.path}: key {key!r} is {found[:80]}; {place}")
             return value
         if parameter.default is None:
             raise where.error(f"the file has no key {key!r}, which {architecture} needs for {parameter.name!r}")
