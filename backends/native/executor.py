@@ -10,7 +10,7 @@ import numpy as np
 
 from ...graph.ir import Graph
 from ..executor import DTYPES, CacheSpec, cache_specs
-from .launch import loaded
+from .launch import loaded, word
 from .program import CacheRows, Program, WeightBytes, lower
 from .target import host_target
 from .team import Team, record
@@ -128,7 +128,7 @@ class _Bound:
                     sizes.append((len(words), value.cache))
                     words.append(0)
                 else:
-                    words.append(int(np.float32(value).view(np.int32)) if scalar.dtype == "f32" else int(value))
+                    words.append(word(value, scalar.dtype))
             words += call.groups()
         self._words = np.array(words, np.int64)
         self._addresses = np.array(addresses, np.int64).reshape(-1, 3).T
