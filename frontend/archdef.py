@@ -62,15 +62,18 @@ Expression = Number | Text | Name | Call
 
 def names_of(expression: Expression) -> set[str]:
     """The names that an expression reads."""
-    found: set[str] = set()
+    return {name.name for name in _names(expression)}
+
+
+def _names(expression: Expression) -> Iterator[Name]:
+    """The same where they stand, from left to right."""
     pending = [expression]
     while pending:
         part = pending.pop()
         if isinstance(part, Name):
-            found.add(part.name)
+            yield part
         elif isinstance(part, Call):
-            pending += part.arguments
-    return found
+            pending += reversed(part.arguments)
 
 
 @dataclass(frozen=True)
@@ -678,7 +681,8 @@ class _Parser:
             raise missing("no parameter 'layers', which gives the number of blocks (usually: layers block_count)")
         for choice in self.layer_kinds:
             if not choice or choice[-1].conditions:
-                raise missing("the last line of 'layers' must be for the layers that are left: NAME otherwise")
+                line = choice[-1].line if choice else last
+                raise missing("the last line of 'layers' must be for the layers that are left: NAME otherwise", line)
             wanted = {name for kind in choice for name, _ in kind.values}
             sorts: dict[str, bool] = {}
             for kind in choice:
@@ -694,6 +698,7 @@ class _Parser:
                 raise missing(f"no steps in section '{section}'")
         if not any(steps for _, steps in self.blocks):
             raise missing("no steps in any section 'block'")
+        self._check_names()
         return ArchDef(
             self.name,
             self.kind,
@@ -708,3 +713,34 @@ class _Parser:
             hashlib.sha256(self.text.encode()).hexdigest(),
             self.source,
         )
+
+    def _check_names(self) -> None:
+        """Every name in an expression has a value, in the lines that this or that model has no use for too."""
+        known: set[str] = set()
+        for parameter in self.parameters:
+            if parameter.default is not None:
+                self._check(parameter.default, known, parameter.line)
+            known.add(parameter.name)
+        given = known | {"i"}
+        for choice in self.layer_kinds:
+            for kind in choice:
+                for part in (*(c.argument for c in kind.conditions), *(value for _, value in kind.values)):
+                    if part is not None and not isinstance(part, TensorRef):
+                        self._check(part, given, kind.line)
+            given |= {name for name, _ in choice[0].values}
+        for steps in self.steps.values():
+            self._check_steps(steps, known)
+        for _, steps in self.blocks:
+            self._check_steps(steps, given)
+
+    def _check_steps(self, steps: list[Step], known: set[str]) -> None:
+        for step in steps:
+            for part in (*(value for _, value in step.attributes), *(step.shape or ())):
+                if not isinstance(part, str):
+                    self._check(part, known, step.line)
+
+    def _check(self, expression: Expression, known: set[str], line: int) -> None:
+        for name in _names(expression):
+            if name.name not in known:
+                message = f"no value {name.name!r}{nearest(name.name, known)}"
+                raise InputError(f"{self.source}:{line}:{name.column}: {message}")

@@ -155,7 +155,8 @@ def _parameter(
                 raise UnsupportedError(f"{where.path}: key {key!r} is {found[:80]}; {place}")
             return value
         if parameter.default is None:
-            raise where.error(f"the file has no key {key!r}, which {architecture} needs for {parameter.name!r}")
+            message = f"the file has no key {key!r}, which {architecture} needs for {parameter.name!r}"
+            raise where.error(f"{message}{nearest(key, metadata)}")
     assert parameter.default is not None
     return _map_layers(parameter.default, values, where)
 
