@@ -206,3 +206,6 @@ LOWERINGS: dict[str, Lowering] = {
     "ggufc.expert_gain": _expert_gain,
     "ggufc.mix": _mix,
 }
+
+COMPILED = frozenset(("ggufc.rms_norm", "ggufc.rope"))
+"""Composites that stay: the compiler fuses their decompositions with what stands around them."""

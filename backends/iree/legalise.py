@@ -12,7 +12,7 @@ from iree.compiler import ir
 from ..native.kernel import Kernel
 from ..native.target import Target
 from .executables import RAW, parse_executable, target_attribute
-from .kernels import LOWERINGS, Scalar
+from .kernels import COMPILED, LOWERINGS, Scalar
 
 SCOPE = "model"
 """The scope of the parameters; the key is the GGUF's name of the tensor."""
@@ -214,9 +214,10 @@ class _Entry:
         self.function.attributes["function_type"] = ir.TypeAttr.get(type_)
 
     def _composite(self, operation: ir.Operation) -> None:
-        lowering = LOWERINGS.get(ir.StringAttr(operation.attributes["name"]).value)
-        if lowering is None:
+        name = ir.StringAttr(operation.attributes["name"]).value
+        if name in COMPILED:
             return
+        lowering = LOWERINGS[name]
         given = operation.attributes
         named = ir.DictAttr(given["composite_attributes"]) if "composite_attributes" in given else ()
         attributes = {a.name: _python(a.attr) for a in named}

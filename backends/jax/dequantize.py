@@ -151,7 +151,8 @@ def _iq4_xs(block: Array) -> Array:
 
 def _mxfp4(block: Array) -> Array:
     exponent = block[..., 0:1].astype(jnp.uint32)
-    bits = jnp.where(exponent < 2, jnp.uint32(1 << 21) << (exponent & 1), (exponent - 1) << 23)
+    subnormal = jnp.uint32(1 << 21) << (exponent & 1)
+    bits = lax.select(exponent < 2, subnormal, (exponent - 1) << 23)  # jnp.where would be a call
     return lax.bitcast_convert_type(bits, jnp.float32) * _look_up(_E2M1, _nibbles(block[..., 1:17]))
 
 
@@ -190,6 +191,10 @@ _DEQUANTIZE: dict[str, Callable[[Array], Array]] = {
     "tq1_0": _tq1_0,
     "tq2_0": _tq2_0,
 }
+
+
+TYPES = ("f32", *_DEQUANTIZE)
+"""The types that `dequantize` knows."""
 
 
 def dequantize(raw: Array, type_name: str) -> Array:

@@ -104,7 +104,7 @@ def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool) -> Progr
     """
     lowering = _Lowering(graph, tokens, weights, exact)
     for n, op in enumerate(graph.ops):
-        _RULES[op.name](lowering, op)
+        RULES[op.name](lowering, op)
         lowering.release(n)
     program, result = lowering.program, graph.results[0]
     program.logits, program.logits_shape = lowering.places[result], lowering.shape(result)
@@ -449,7 +449,7 @@ def _elementwise(parameters: Sequence[str], at: _Lowering, op: Op) -> None:
     at.call(elementwise(op.name), operands, scalars)
 
 
-_RULES: dict[str, Callable[[_Lowering, Op], None]] = {
+RULES: dict[str, Callable[[_Lowering, Op], None]] = {
     "embed": _embed,
     "linear": _linear,
     "bias": _bias,
