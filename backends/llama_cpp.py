@@ -60,6 +60,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # result, arguments
     "llama_init_from_model": (_HANDLE, (_HANDLE, _ContextParams)),
     "llama_free": (None, (_HANDLE,)),
     "llama_set_n_threads": (None, (_HANDLE, _INT, _INT)),
+    "llama_n_batch": (ctypes.c_uint32, (_HANDLE,)),
     "llama_get_memory": (_HANDLE, (_HANDLE,)),
     "llama_memory_clear": (None, (_HANDLE, ctypes.c_bool)),
     "llama_decode": (_INT, (_HANDLE, _Batch)),
@@ -109,14 +110,18 @@ class LlamaCpp:
             lib.llama_model_free(self._model)
             raise InputError(f"{path}: llama.cpp makes no context of {context} tokens")
         lib.llama_set_n_threads(self._context, threads, threads)
+        self._most: int = lib.llama_n_batch(self._context)  # tokens of one call; it aborts on more
         self.vocabulary: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
 
     def prefill(self, ids: Sequence[int]) -> np.ndarray:
         """Feeds tokens; float32 (vocabulary,), the logits after the last of them."""
-        tokens = (ctypes.c_int32 * len(ids))(*ids)
-        status = self._lib.llama_decode(self._context, _Batch(len(ids), tokens))
-        if status:
-            raise InputError(f"llama.cpp refuses {len(ids)} tokens (status {status})")
+        if not len(ids):
+            raise InputError("no tokens: a prompt needs one at least")
+        for start in range(0, len(ids), self._most):
+            part = ids[start : start + self._most]
+            status = self._lib.llama_decode(self._context, _Batch(len(part), (ctypes.c_int32 * len(part))(*part)))
+            if status:
+                raise InputError(f"llama.cpp refuses {len(part)} tokens (status {status})")
         return np.ctypeslib.as_array(self._lib.llama_get_logits_ith(self._context, -1), (self.vocabulary,)).copy()
 
     def decode(self, token: int) -> np.ndarray:
