@@ -6,6 +6,7 @@ ggufc, 130 interrupted, 141 nobody reads the output any more.
 
 import dataclasses
 import json
+import logging
 import math
 import os
 import signal
@@ -24,7 +25,7 @@ import click
 from .frontend.errors import GgufcError, InputError, UnsupportedError
 
 FAULT, INTERRUPTED, NO_READER = 70, 130, 141
-EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite", "numba")
+EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite")
 """Imported for exporting alone; a device that only runs bundles hasn't them."""
 FIRST_STEPS = """\
 ggufc compiles a GGUF model into a small program that runs on the file's own bytes. Try first:
@@ -117,6 +118,20 @@ def _explain(error: Exception) -> tuple[str, int]:
     return f"a fault of ggufc, {type(error).__name__}: {error}; please report what --debug shows", FAULT
 
 
+class _Notes(logging.Handler):
+    """What the library wants a user to know, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _note(record.getMessage())
+
+
+def _note(text: str) -> None:
+    click.echo(f"ggufc: note: {_printable(text)}", err=True)
+
+
+logging.getLogger("ggufc").addHandler(_Notes())
+
+
 def _printable(text: str) -> str:
     """The text in one line, without what could move a terminal's cursor."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
@@ -156,6 +171,9 @@ _common = _options(
 _model = click.argument("model", type=_PATH)
 _kv = click.option(
     "--kv", type=click.Choice(["f32", "f16"]), default="f32", show_default=True, help="Type of the KV cache."
+)
+_weights = click.option(
+    "--weights-file", type=_PATH, metavar="FILE", help="The GGUF of a bundle that was moved away from it."
 )
 _threads = click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Workers; default: one per core.")
 _backend = click.option(
@@ -223,6 +241,9 @@ def export(model: Path, output: Path, kv: str, copy_weights: bool, archdefs: tup
     with _Progress() as progress:
         bundle = write(model, output, kv=kv, copy_weights=copy_weights, archdefs=archdefs, progress=progress)
     manifest = bundle.manifest
+    said = manifest["tokenizer"]
+    for note in (*said.get("notes", ()), *([f"{said['missing']}: it runs on ids"] if "missing" in said else [])):
+        _note(note)
     report = {
         "bundle": str(bundle.path),
         "architecture": manifest["architecture"]["name"],
@@ -257,7 +278,7 @@ def export(model: Path, output: Path, kv: str, copy_weights: bool, archdefs: tup
 @_backend
 @_threads
 @click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
-@click.option("--weights-file", type=_PATH, metavar="FILE", help="The GGUF of a bundle that was moved away from it.")
+@_weights
 @_common
 def run(
     model: Path,
@@ -295,12 +316,13 @@ def run(
             archdefs=archdefs,
             progress=progress,
         )
-    ids = session.tokenizer.encode(given) if isinstance(given, str) else given
+    tokenizer = _tokenizer(session, needed=isinstance(given, str))
+    ids = tokenizer.encode(given) if isinstance(given, str) else given
     loaded = perf_counter()
-    stop = session.tokenizer.eog_ids if isinstance(given, str) else _stop_ids(session)
+    stop = tokenizer.eog_ids if tokenizer else ()
     generation = session.generate_ids(ids, max_tokens=tokens, temperature=temperature, seed=seed, stop=stop)
     write: Callable[[str], None] = (lambda text: None) if as_json else _stream
-    generated, text, reason, prefilled = _generate(generation, _text_stream(session), write)
+    generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), write)
     ended = perf_counter()
     timings = {
         "load_s": loaded - start,
@@ -352,19 +374,18 @@ def _decoded(raw: bytes, source: str) -> str:
         raise InputError(f"{source}: byte {error.start} is not UTF-8") from None
 
 
-def _stop_ids(session: Any) -> Sequence[int]:
-    """The stop tokens; none for a model without a tokenizer, which runs on ids all the same."""
+def _tokenizer(session: Any, needed: bool) -> Any:
+    """The tokenizer, with its notes told; None, and why, for a model that runs on ids alone."""
     try:
-        return session.tokenizer.eog_ids
-    except UnsupportedError:
-        return ()
-
-
-def _text_stream(session: Any) -> Any:
-    try:
-        return session.tokenizer.stream()
-    except UnsupportedError:
+        tokenizer = session.tokenizer
+    except UnsupportedError as error:
+        if needed:
+            raise
+        _note(f"ids instead of text: {error}")
         return None
+    for note in tokenizer.notes:
+        _note(note)
+    return tokenizer
 
 
 def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tuple[list[int], str, str, float]:
@@ -404,20 +425,22 @@ def _stream(text: str) -> None:
     type=click.Choice(["prefill", "decode", "forward", "encode"]),
     help="Print an entry point's graph instead.",
 )
+@_weights
 @_common
-def inspect(model: Path, kv: str, graph: str | None, archdefs: tuple[Path, ...], as_json: bool) -> None:
+def inspect(
+    model: Path, kv: str, graph: str | None, weights_file: Path | None, archdefs: tuple[Path, ...], as_json: bool
+) -> None:
     """Show what MODEL is and what running it costs.
 
     \b
     Example: ggufc inspect gemma.gguf --graph decode
     """
-    from .backends.bundle import read_bundle
     from .backends.inspect import describe, entry_graph
-    from .graph.model import open_model
+    from .backends.load import located, lowered
     from .graph.text import print_graph
 
-    bundle = read_bundle(model) if model.is_dir() else None
-    opened = open_model(bundle.weights() if bundle else model, archdefs)
+    bundle, file = located(model, weights_file)
+    opened = lowered(bundle, file, archdefs)
     kv = bundle.manifest["kv"] if bundle else kv
     if graph:
         text = print_graph(entry_graph(opened, graph, kv))
@@ -461,8 +484,16 @@ def inspect(model: Path, kv: str, graph: str | None, archdefs: tuple[Path, ...],
 @_model
 @_threads
 @_against
+@_weights
 @_common
-def verify(model: Path, threads: int | None, against: str | None, archdefs: tuple[Path, ...], as_json: bool) -> None:
+def verify(
+    model: Path,
+    threads: int | None,
+    against: str | None,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
     """Hold the executors of MODEL against each other; exit code 1 when two disagree.
 
     The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
@@ -475,13 +506,20 @@ def verify(model: Path, threads: int | None, against: str | None, archdefs: tupl
     from .backends.verify import verify as run_checks
 
     with _Progress() as progress:
-        rows = run_checks(model, threads=threads, llama_cpp=against is not None, archdefs=archdefs, progress=progress)
+        rows = run_checks(
+            model,
+            threads=threads,
+            llama_cpp=against is not None,
+            weights=weights_file,
+            archdefs=archdefs,
+            progress=progress,
+        )
     ok = all(row.ok for row in rows)
     if as_json:
         _print_json({"ok": ok, "rows": [dataclasses.asdict(row) for row in rows]})
     else:
         _print_columns(
-            ("executor", "against", "max_abs", "mean_kl", "top1_agreement", ""),
+            ("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", ""),
             [
                 (
                     r.executor,
@@ -489,6 +527,7 @@ def verify(model: Path, threads: int | None, against: str | None, archdefs: tupl
                     f"{r.max_abs:.1e}",
                     f"{r.mean_kl:.1e}",
                     f"{r.top1_agreement:.3f}",
+                    r.ids,
                     "ok" if r.ok else f"FAILED: {r.why}",
                 )
                 for r in rows
@@ -509,6 +548,7 @@ def verify(model: Path, threads: int | None, against: str | None, archdefs: tupl
 @_backend
 @_threads
 @_against
+@_weights
 @_common
 def bench(
     model: Path,
@@ -518,6 +558,7 @@ def bench(
     backend: str,
     threads: int | None,
     against: str | None,
+    weights_file: Path | None,
     archdefs: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -537,6 +578,7 @@ def bench(
             backend=backend,
             llama_cpp=against is not None,
             rounds=rounds,
+            weights=weights_file,
             archdefs=archdefs,
             progress=progress,
         )

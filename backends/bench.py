@@ -21,13 +21,11 @@ from typing import Any
 import numpy as np
 
 from ..frontend.errors import GgufcError, InputError, UnsupportedError
-from ..graph.model import open_model
 from .bandwidth import ReadBandwidth
-from .bundle import read_bundle
 from .engine import Engine
 from .inspect import decode_bytes
 from .llama_cpp import KV, LlamaCpp
-from .load import bundle_of, load, usable_cores
+from .load import cached_bundle, load, located, lowered, usable_cores
 
 
 @dataclass(frozen=True)
@@ -131,6 +129,7 @@ def bench(
     backend: str = "iree",
     llama_cpp: bool = False,
     rounds: int = 5,
+    weights: Path | None = None,
     archdefs: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
@@ -144,6 +143,7 @@ def bench(
         backend: one of `load`'s.
         llama_cpp: measure llama.cpp on the same file too.
         rounds: that count.
+        weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions.
         progress: told of each stage.
 
@@ -157,20 +157,25 @@ def bench(
     """
     workers = usable_cores() if threads is None else threads
     progress("reading the header")
-    bundle = bundle_of(model, archdefs=archdefs, progress=progress) if backend == "iree" else None
-    bundle = bundle or (read_bundle(model) if model.is_dir() else None)
-    kv = bundle.manifest["kv"] if bundle else "f32"
-    file = bundle.weights() if bundle else model
-    opened = open_model(file, archdefs)
+    bundle, file = located(model, weights)
+    opened = lowered(bundle, file, archdefs)
     if opened.definition.kind != "decoder":
         raise UnsupportedError(f"{file}: {opened.definition.name} is an encoder, which bench can't measure yet")
     if prompt_tokens + tokens > opened.context_length:
         raise InputError(f"{prompt_tokens} + {tokens} tokens exceed the model's context of {opened.context_length}")
     prompt = np.random.default_rng(0).integers(0, opened.vocabulary, prompt_tokens).tolist()
-    place = bundle.path if bundle else model
-    makers: dict[str, tuple[str, Callable[[], Engine]]] = {
-        "ggufc": (kv, partial(load, place, backend, threads=workers, archdefs=tuple(archdefs)))
-    }
+    if backend == "iree" and not bundle:
+        bundle = cached_bundle(file, archdefs=archdefs, progress=progress)
+    kv = bundle.manifest["kv"] if bundle else "f32"
+    make_session = partial(
+        load,
+        bundle.path if bundle else file,
+        backend,
+        threads=workers,
+        weights=file if bundle else None,
+        archdefs=() if backend == "iree" else tuple(archdefs),  # a compiled module has its definition in it
+    )
+    makers: dict[str, tuple[str, Callable[[], Engine]]] = {"ggufc": (kv, make_session)}
     if llama_cpp:
         makers["llama.cpp"] = (KV, partial(LlamaCpp, file.resolve(), workers, prompt_tokens + tokens))
     with ExitStack() as stack:

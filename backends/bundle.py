@@ -8,15 +8,16 @@ import ctypes
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..frontend.errors import InputError
 from .executor import CacheSpec
+from .manifest import fault
+from .temporary import owned_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -87,39 +88,6 @@ class Bundle:
         return path
 
 
-_SHAPE: dict[str, Any] = {
-    "kv": str,
-    "context_length": int,
-    "vocabulary": int,
-    "caches": [{"name": str, "dtype": str, "row": [int], "window": int, "rows": int}],
-    "entries": {"*": {"arguments": [{"name": str, "type": str, "shape": list}], "results": [{"shape": list}]}},
-    "files": {"*": {"size": int, "sha256": str}},
-    "parameters": {"*": [int]},
-    "targets": {"*": {"file": str}},
-    "tokenizer": {"stop_tokens": [int]},
-    "weights": {"name": str, "size": int, "header_bytes": int, "header_sha256": str},
-}
-"""What a manifest must hold: `*` stands for any key, a list of one for a list of any length."""
-
-
-def _fault(value: Any, shape: Any, where: str) -> str | None:
-    """The first place where a value is not of the shape, in words."""
-    if isinstance(shape, type):
-        return None if isinstance(value, shape) else f"{where} is {type(value).__name__}, wanted {shape.__name__}"
-    if not isinstance(value, type(shape)):
-        return f"{where} is {type(value).__name__}, wanted {type(shape).__name__}"
-    if isinstance(shape, list):
-        inner = [(item, shape[0], f"{where}[{n}]") for n, item in enumerate(value)]
-    elif "*" in shape:
-        inner = [(item, shape["*"], f"{where}[{key!r}]") for key, item in value.items()]
-    else:
-        missing = [key for key in shape if key not in value]
-        if missing:
-            return f"{where} has no {missing[0]}"
-        inner = [(value[key], wanted, f"{where}.{key}") for key, wanted in shape.items()]
-    return next((fault for item in inner if (fault := _fault(*item))), None)
-
-
 def is_bundle(path: Path) -> bool:
     """Whether a folder has a manifest."""
     return (path / MANIFEST).is_file()
@@ -135,14 +103,14 @@ def read_bundle(path: Path) -> Bundle:
         manifest = json.loads((path / MANIFEST).read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: no bundle: {MANIFEST}: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path / MANIFEST}: damaged, no JSON; export the model again") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"{path / MANIFEST}: format {found!r}, this version reads {FORMAT}; export the model again")
-    fault = _fault(manifest, _SHAPE, "the manifest")
-    if fault:
-        raise InputError(f"{path / MANIFEST}: damaged: {fault}; export the model again")
+    damage = fault(manifest)
+    if damage:
+        raise InputError(f"{path / MANIFEST}: damaged: {damage}; export the model again")
     return Bundle(path, manifest)
 
 
@@ -167,7 +135,8 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 def written_aside(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that becomes `path` when the block ends well, and vanishes when it doesn't.
 
-    A bundle that stands at `path` is replaced in one step; it stays whole until then.
+    A bundle that stands at `path` is replaced in one step; it stays whole until then. Errors of the block are its own:
+    what it writes into the folder, it writes under `writing`.
 
     Raises:
         InputError: `path` holds something else than a bundle, or can't be written.
@@ -175,34 +144,32 @@ def written_aside(path: Path) -> Iterator[Path]:
     if path.exists() and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path}: exists and is no bundle; ggufc replaces nothing else, choose another place")
     path = path.absolute()
-    temporary = path.parent / f".{path.name}.{os.getpid()}.ggufc"
+    with ExitStack() as stack:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(owned_folder(path.parent, f".{path.name}.", ".ggufc"))
+            aside = folder / "bundle"
+            aside.mkdir()
+        yield aside
+        with writing(path):
+            _move_into_being(aside, path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns the system's errors in the block into one that says that `path` can't be written.
+
+    Raises:
+        InputError: with the system's reason.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path)
-        temporary.mkdir()
-        yield temporary
-        _move_into_being(temporary, path)
+        yield
     except OSError as error:
-        raise InputError(f"{path}: can't be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Temporary folders beside `path` of processes that were killed."""
-    prefix, suffix = f".{path.name}.", ".ggufc"
-    for left in path.parent.iterdir():
-        if left.name.startswith(prefix) and left.name.endswith(suffix):
-            remove_if_orphaned(left, left.name[len(prefix) : -len(suffix)])
-
-
-def remove_if_orphaned(folder: Path, owner: str) -> None:
-    """Removes a temporary folder whose owner, the number of a process, is no more."""
-    if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-        shutil.rmtree(folder, ignore_errors=True)
+        raise InputError(f"{path}: can't be written: {error.strerror or error}") from None
 
 
 def _move_into_being(temporary: Path, path: Path) -> None:
+    """Puts a folder in the place of another, which is then in the temporary one's, or beside it."""
     for file in temporary.rglob("*"):
         if file.is_file() and not file.is_symlink():
             with file.open("rb") as opened:
@@ -211,10 +178,8 @@ def _move_into_being(temporary: Path, path: Path) -> None:
         temporary.rename(path)
     elif not _exchange(temporary, path):
         # no atomic exchange on this system: the old one stands aside for the moment between two renames
-        aside = temporary.with_suffix(".old")
-        path.rename(aside)
+        path.rename(temporary.with_suffix(".old"))
         temporary.rename(path)
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _exchange(a: Path, b: Path) -> bool:

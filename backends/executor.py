@@ -6,9 +6,21 @@ from typing import Protocol
 
 import numpy as np
 
+from ..frontend.errors import InputError
 from ..graph.ir import Graph
 
 DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
+
+
+def check_kv(kv: str) -> str:
+    """The element type of KV caches as it was given.
+
+    Raises:
+        InputError: there is no such type.
+    """
+    if kv not in DTYPES:
+        raise InputError(f"no KV cache of type {kv!r}; there are {', '.join(DTYPES)}")
+    return kv
 
 
 @dataclass(frozen=True)

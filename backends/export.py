@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..frontend.errors import UnsupportedError
+from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from ..graph.ir import Graph
 from ..graph.model import Model, open_model
 from ..passes import pipeline
-from .bundle import MODULE, WEIGHTS, Bundle, read_bundle, sha256, write_manifest, written_aside
-from .executor import cache_specs
+from .bundle import MODULE, WEIGHTS, Bundle, read_bundle, sha256, write_manifest, writing, written_aside
+from .executor import cache_specs, check_kv
 from .native.target import Target, host_target
 
 if TYPE_CHECKING:
@@ -54,34 +54,49 @@ def export(
         progress: told of each stage.
 
     Raises:
-        InputError: the model or a definition is damaged, or `output` can't be written.
+        InputError: the model or a definition is damaged, `kv` is none, a flag is refused, or `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
     path, folder = Path(model), Path(output)
     progress("reading the header")
     opened = open_model(path, archdefs)
-    entries = entry_graphs(opened, kv)
+    entries = entry_graphs(opened, check_kv(kv))
+    chosen = targets or (host_target(),)
     with written_aside(folder) as aside:
         progress("tracing")
         from .iree.compile import compile_module  # slow to import: after the header and the output were found good
         from .jax.module import portable_module
 
         text = portable_module(entries.values())
-        (aside / MODULE).write_text(text, "utf-8")
-        tokenizer = _write_tokenizer(opened, aside)
+        with writing(folder):
+            (aside / MODULE).write_text(text, "utf-8")
+            tokenizer = _write_tokenizer(opened, aside)
         compiled: dict[str, Compiled] = {}
-        for target in targets or (host_target(),):
+        for target in chosen:
             progress(f"compiling for {target.name}")
             compiled[target.name] = compile_module(text, places(opened), target, flags)
-            (aside / _vmfb(target.name)).write_bytes(compiled[target.name].vmfb)
+            with writing(folder):
+                (aside / _vmfb(target.name)).write_bytes(compiled[target.name].vmfb)
         progress("writing")
         parameters = next(iter(compiled.values())).parameters
-        write_manifest(aside, _manifest(opened, entries, parameters, targets or (host_target(),), kv, tokenizer))
+        with writing(folder):
+            write_manifest(aside, _manifest(opened, entries, parameters, chosen, kv, tokenizer))
         if copy_weights:
-            shutil.copyfile(path, aside / WEIGHTS)
+            _copy(path, aside / WEIGHTS, folder)
         else:
-            (aside / WEIGHTS).symlink_to(path.resolve())
+            with writing(folder):
+                (aside / WEIGHTS).symlink_to(path.resolve())
     return read_bundle(folder)
+
+
+def _copy(source: Path, copy: Path, folder: Path) -> None:
+    """Copies the weights to where `folder` is being made; an error says which of the two is to blame."""
+    try:
+        original = source.open("rb")
+    except OSError as error:
+        raise InputError(f"{source}: can't be read: {error.strerror}") from None
+    with original, writing(folder), copy.open("wb") as written:
+        shutil.copyfileobj(original, written, 1 << 20)
 
 
 def entry_graphs(model: Model, kv: str) -> dict[str, Graph]:

@@ -1,14 +1,25 @@
 """Opens a bundle or a model for running, on the backend of one's choice."""
 
+import logging
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, is_bundle, read_bundle
+from .executor import check_kv
+from .machine import best_target, this_machine
 from .session import Facts, Session
+
+if TYPE_CHECKING:
+    from ..graph.model import Model
+
+_log = logging.getLogger("ggufc")
+"""What a user should know and needn't act on; without handlers the lines go to standard error."""
 
 BACKENDS = ("iree", "native", "xla")
 
@@ -45,21 +56,57 @@ def load(
         raise InputError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if exact and backend != "native":
         raise InputError(f"exact arithmetic is the native backend's; {backend} has no such mode")
-    path = Path(model)
-    if weights and not path.is_dir():
-        raise InputError(f"{path}: is no bundle, so it takes no other weights")
+    definitions = tuple(archdefs)
     workers = usable_cores() if threads is None else threads
     if workers < 1:
         raise InputError(f"{workers} threads: wanted one at least")
-    if path.is_dir():
-        bundle = read_bundle(path)
-        file = bundle.weights(Path(weights) if weights else None)
-        if backend == "iree":
-            return _iree(bundle, file, workers)
-        return _on_source(file, backend, workers, bundle.manifest["kv"], exact, archdefs, bundle)
-    if backend == "iree":
-        return _iree(bundle_of(path, kv=kv, archdefs=archdefs, progress=progress), path, workers)
-    return _on_source(path, backend, workers, kv, exact, archdefs, None)
+    path = Path(model)
+    check_kv(kv)
+    bundle, file = located(path, weights)
+    if backend != "iree":
+        return _on_source(file, backend, workers, bundle.manifest["kv"] if bundle else kv, exact, definitions, bundle)
+    if bundle and definitions:
+        raise InputError(f"{path}: compiled with a definition already, so it takes no --archdefs; export it with them")
+    return _iree(bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress), file, workers)
+
+
+def located(model: Path, weights: Path | str | None = None) -> tuple[Bundle | None, Path]:
+    """The bundle at a place, None for a `.gguf`, and the file that holds the weights.
+
+    Args:
+        model: a bundle or a `.gguf`.
+        weights: the GGUF of a bundle whose link to it is broken.
+
+    Raises:
+        InputError: the bundle is damaged, its weights are gone or others, or a `.gguf` was given other weights.
+    """
+    if model.is_dir():
+        bundle = read_bundle(model)
+        return bundle, bundle.weights(Path(weights) if weights else None)
+    if weights:
+        raise InputError(f"{model}: is no bundle, so it takes no other weights")
+    return None, model
+
+
+def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = ()) -> "Model":
+    """The model of a file, lowered by the definition that its bundle was compiled with, if it has one.
+
+    Raises:
+        InputError: another definition is found now, or as `open_model`.
+        UnsupportedError: as `open_model`.
+    """
+    from ..graph.model import open_model
+
+    model = open_model(file, archdefs)
+    if not bundle:
+        return model
+    found, wanted = model.definition.sha256, bundle.manifest["architecture"]["sha256"]
+    if found != wanted:
+        raise InputError(
+            f"{bundle.path}: compiled with a definition of {model.definition.name} of sha256 {wanted[:12]}, and "
+            f"{model.definition.source} has {found[:12]}; export it again, or give the old one with --archdefs DIR"
+        )
+    return model
 
 
 def usable_cores() -> int:
@@ -72,35 +119,44 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggufc"
 
 
-def bundle_of(
+def cached_bundle(
     model: Path,
     *,
     kv: str = "f32",
     archdefs: Iterable[Path] = (),
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
-    """The bundle itself, or the one of a `.gguf` in the user's cache, compiled now where it isn't there.
+    """The bundle of a `.gguf` in the user's cache, compiled now where it isn't there whole.
+
+    Its link to the weights is of the time when it was made: who runs it gives the file at hand.
 
     Raises:
         InputError, UnsupportedError: as `load`.
     """
-    if model.is_dir():
-        return read_bundle(model)
     from ..graph.model import open_model
     from .export import cache_key, export
     from .native.target import host_target
 
-    folder = cache_directory() / cache_key(open_model(model, archdefs), host_target(), kv)
-    if is_bundle(folder):
-        return read_bundle(folder)
-    return export(model, folder, kv=kv, archdefs=archdefs, progress=progress)
+    definitions = tuple(archdefs)
+    folder = cache_directory() / cache_key(open_model(model, definitions), host_target(), kv)
+    if folder.exists():
+        try:
+            bundle = read_bundle(folder)
+            for name in bundle.manifest["files"]:
+                bundle.file(name)
+            return bundle
+        except InputError:
+            _log.warning("%s: a damaged entry of the cache; it is compiled again", folder)
+            if not is_bundle(folder):
+                shutil.rmtree(folder, ignore_errors=True)  # an export replaces bundles alone
+    return export(model, folder, kv=kv, archdefs=definitions, progress=progress)
 
 
 def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
     from .iree.runtime import IreeExecutor
 
     manifest = bundle.manifest
-    target = next(iter(manifest["targets"].values()))
+    target = manifest["targets"][best_target(manifest["targets"], str(bundle.path), this_machine())]
     executor = IreeExecutor(
         bundle.file(target["file"]), weights, bundle.parameters, bundle.caches, tuple(manifest["entries"]), threads
     )
@@ -117,17 +173,18 @@ def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
     for name in bundle.manifest["files"]:
         if name.startswith("tokenizer"):
             bundle.file(name)
-    return Tokenizer.load(bundle.path)
+    tokenizer = Tokenizer.load(bundle.path)
+    tokenizer.notes.extend(bundle.manifest["tokenizer"].get("notes", ()))
+    return tokenizer
 
 
 def _on_source(
     path: Path, backend: str, threads: int, kv: str, exact: bool, archdefs: Iterable[Path], bundle: Bundle | None
 ) -> Session:
     """A session of a backend that needs the exporter's packages: it lowers the model again."""
-    from ..graph.model import open_model
     from .export import entry_graphs
 
-    model = open_model(path, archdefs)
+    model = lowered(bundle, path, archdefs)
     graphs = entry_graphs(model, kv)
     if backend == "native":
         from .native.executor import NativeExecutor

@@ -12,11 +12,10 @@ import numpy as np
 
 from ..frontend.errors import UnsupportedError
 from ..frontend.tokenizer import Tokenizer
-from ..graph.model import Model, open_model
-from .bundle import read_bundle
+from ..graph.model import Model
 from .engine import Engine
 from .llama_cpp import LlamaCpp
-from .load import bundle_of, load, usable_cores
+from .load import cached_bundle, load, located, lowered, usable_cores
 
 TEXTS = (
     "The capital of France is Paris. It lies on the river Seine, and its oldest bridge, despite its name, is",
@@ -29,6 +28,7 @@ PROMPT_TOKENS = 24
 STEPS = 11
 """Tokens decoded after each."""
 REFERENCE = "native exact"
+TEXT, RANDOM = "text", "random ids"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Row:
     """One executor against another, over every position of every prompt.
 
     `ok` says whether the bound held; `top1_agreement` is the share of positions with the same likeliest token, and
-    `worst_margin` the largest of the reference's margins where it isn't.
+    `worst_margin` the largest of the reference's margins where it isn't. `ids` says what was fed: `text`, or
+    `random ids` where the model has no tokenizer that is known.
     """
 
     executor: str
@@ -70,6 +71,7 @@ class Row:
     top1_agreement: float
     worst_margin: float
     positions: int
+    ids: str
     ok: bool
     why: str
 
@@ -79,6 +81,7 @@ def verify(
     *,
     threads: int | None = None,
     llama_cpp: bool = False,
+    weights: Path | None = None,
     archdefs: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda stage: None,
 ) -> tuple[Row, ...]:
@@ -88,6 +91,7 @@ def verify(
         model: a bundle or a `.gguf`.
         threads: workers; None is one for each core.
         llama_cpp: llama.cpp as one more.
+        weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions.
         progress: told of each stage.
 
@@ -95,22 +99,27 @@ def verify(
         InputError, UnsupportedError: as `load`; UnsupportedError too where `xllamacpp` is asked for and not installed.
     """
     progress("reading the header")
-    bundle = read_bundle(model) if model.is_dir() else None
-    file = bundle.weights() if bundle else model
-    opened = open_model(file, archdefs)
+    bundle, file = located(model, weights)
+    opened = lowered(bundle, file, archdefs)
     if opened.definition.kind != "decoder":
         raise UnsupportedError(f"{file}: {opened.definition.name} is an encoder, which verify can't compare yet")
     workers = usable_cores() if threads is None else threads
-    prompts = _prompts(opened)
+    prompts, ids = _prompts(opened)
     steps = min(STEPS, opened.context_length - len(prompts[0]))
 
     def session(backend: str, exact: bool = False) -> Callable[[], Engine]:
-        return lambda: load(model, backend, threads=workers, exact=exact, archdefs=archdefs)
+        return lambda: load(
+            model, backend, threads=workers, exact=exact, weights=file if bundle else None, archdefs=archdefs
+        )
+
+    def compiled() -> Engine:
+        found = bundle or cached_bundle(file, archdefs=archdefs, progress=progress)
+        return load(found.path, "iree", threads=workers, weights=file)
 
     makers: dict[str, Callable[[], Engine]] = {
         REFERENCE: session("native", exact=True),
         "native": session("native"),
-        "iree": lambda: load(bundle_of(model, archdefs=archdefs, progress=progress).path, "iree", threads=workers),
+        "iree": compiled,
         "xla": session("xla"),
     }
     pairs = [
@@ -127,18 +136,18 @@ def verify(
     for name, make in makers.items():
         progress(f"running {name}")
         logits[name] = _run(make(), prompts, continuations, steps)
-    return tuple(compare(name, other, logits[name], logits[other], bound) for name, other, bound in pairs)
+    return tuple(compare(name, other, logits[name], logits[other], bound, ids) for name, other, bound in pairs)
 
 
-def _prompts(model: Model) -> list[list[int]]:
-    """Ids of each text, all equally long; drawn by a fixed seed where the model has no tokenizer that is known."""
+def _prompts(model: Model) -> tuple[list[list[int]], str]:
+    """Ids of each text, all equally long, and what they are: drawn by a fixed seed without a tokenizer known here."""
     length = max(1, min(PROMPT_TOKENS, model.context_length - STEPS))
     try:
         tokenizer = Tokenizer.from_metadata(model.file.metadata)
     except UnsupportedError:
-        return np.random.default_rng(0).integers(0, model.vocabulary, (len(TEXTS), length)).tolist()
+        return np.random.default_rng(0).integers(0, model.vocabulary, (len(TEXTS), length)).tolist(), RANDOM
     encoded = [tokenizer.encode(text) for text in TEXTS]
-    return [np.resize(np.asarray(ids), length).tolist() for ids in encoded]
+    return [np.resize(np.asarray(ids), length).tolist() for ids in encoded], TEXT
 
 
 def _run(engine: Engine, prompts: list[list[int]], continuations: list[list[int]], steps: int) -> np.ndarray:
@@ -157,8 +166,10 @@ def _run(engine: Engine, prompts: list[list[int]], continuations: list[list[int]
     return np.stack(rows)
 
 
-def compare(executor: str, against: str, logits: np.ndarray, reference: np.ndarray, bound: Bound) -> Row:
-    """Judges logits (positions, vocabulary) by a reference's."""
+def compare(
+    executor: str, against: str, logits: np.ndarray, reference: np.ndarray, bound: Bound, ids: str = TEXT
+) -> Row:
+    """Judges logits (positions, vocabulary) by a reference's; `ids` says what was fed."""
     p, q = _log_softmax(reference), _log_softmax(logits)
     kl = (np.exp(p) * (p - q)).sum(-1)
     top = np.partition(p, -2, axis=-1)[:, -2:]
@@ -175,7 +186,7 @@ def compare(executor: str, against: str, logits: np.ndarray, reference: np.ndarr
         and figures["mean_kl"] <= bound.mean_kl
         and figures["worst_margin"] <= bound.margin
     )
-    return Row(executor, against, **figures, positions=len(same), ok=ok, why=bound.why)
+    return Row(executor, against, **figures, positions=len(same), ids=ids, ok=ok, why=bound.why)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -6,17 +6,18 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from iree.compiler import ir
 from iree.compiler.tools.binaries import find_tool
 
-from ...frontend.errors import GgufcError
-from ..bundle import remove_if_orphaned
+from ...frontend.errors import GgufcError, InputError, UnsupportedError
 from ..native.objects import object_code
 from ..native.target import Target
+from ..temporary import owned_folder
 from .executables import object_name
 from .legalise import Place, legalise
 
@@ -33,9 +34,9 @@ _PREFIX = "ggufc-compile-"
 
 
 class CompileError(GgufcError):
-    """IREE refused the module: a fault of this program, reported with the compiler's first line."""
+    """IREE refused a module that this program made: a fault of ours, with the compiler's words."""
 
-    exit_code = 3
+    exit_code = 70
 
 
 @dataclass(frozen=True)
@@ -58,26 +59,58 @@ def compile_module(text: str, places: Mapping[str, Place], target: Target, flags
 
     Raises:
         CompileError: with the compiler's own words.
+        InputError: the compiler refuses one of `flags`, or the temporary folder can't be written to.
+        UnsupportedError: the compiler isn't there.
     """
     with ir.Context(), ir.Location.unknown():
         legal = legalise(text, places, target)
         mlir = legal.module.operation.get_asm(enable_debug_info=False)
-    place = _plain_folder()
-    for left in place.glob(f"{_PREFIX}*"):
-        remove_if_orphaned(left, left.name.removeprefix(_PREFIX).split("-")[0])
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as folder:
+    compiler = _compiler()
+    with _workplace() as folder:
         for kernel in legal.kernels:
-            (Path(folder) / object_name(kernel)).write_bytes(object_code(kernel, target))
-        vmfb = Path(folder) / "module.vmfb"
+            (folder / object_name(kernel)).write_bytes(object_code(kernel, target))
+        vmfb = folder / "module.vmfb"
         search = f"--iree-hal-executable-object-search-path={folder}"
-        command = [find_tool("iree-compile"), "-", *FLAGS, search, *flags, "-o", str(vmfb)]
+        command = [compiler, "-", *FLAGS, search, *flags, "-o", str(vmfb)]
         run = subprocess.run(
-            command, input=mlir.encode(), stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": folder}, check=False
+            command, input=mlir.encode(), stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)}, check=False
         )
         if run.returncode:
-            words = _first_words(run.stderr.decode(errors="replace"))
-            raise CompileError(f"IREE refused the module for {target.name}: {words}")
+            raise _refusal(run.stderr.decode(errors="replace"), target, flags)
         return Compiled(mlir, vmfb.read_bytes(), legal.parameters)
+
+
+def _compiler() -> str:
+    """The path of `iree-compile`."""
+    try:
+        return find_tool("iree-compile")
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise UnsupportedError(f"iree-compile can't be run: {why}; pip install 'ggufc[export]'") from None
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """A temporary folder for one compilation."""
+    place = _plain_folder()
+    try:
+        with owned_folder(place, _PREFIX) as folder:
+            yield folder
+    except OSError as error:
+        where = os.fsdecode(error.filename or place)
+        raise InputError(f"{where}: {error.strerror or error}; compiling needs a TMPDIR with room in it") from None
+
+
+def _refusal(report: str, target: Target, flags: Sequence[str]) -> GgufcError:
+    """The error of a compilation that failed: of whoever gave a flag that the report names, else of the module."""
+    words = _first_words(report)
+    if any(flag.split("=")[0].lstrip("-") in words for flag in flags):
+        return InputError(f"iree-compile refuses a flag: {words}")
+    if "No space left" in report:
+        return InputError(f"{_plain_folder()}: No space left on device; compiling needs a TMPDIR with room in it")
+    return CompileError(
+        f"a fault of ggufc: IREE refused the module for {target.name}: {words}; please report it with the model's name"
+    )
 
 
 def _plain_folder() -> Path:
@@ -87,7 +120,7 @@ def _plain_folder() -> Path:
         return Path(usual)
     plain = [folder for folder in ("/tmp", "/var/tmp") if os.access(folder, os.W_OK)]
     if not plain:
-        raise CompileError(f"{usual!r}: IREE's linker can't work in a path like this; set TMPDIR to a plain one")
+        raise InputError(f"{usual!r}: IREE's linker can't work in a path like this; set TMPDIR to a plain one")
     return Path(plain[0])
 
 

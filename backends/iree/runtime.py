@@ -70,7 +70,7 @@ class IreeExecutor:
         threads: workers.
 
     Raises:
-        InputError: a file can't be mapped, or is shorter than its parameters need.
+        InputError: a file can't be mapped, or is shorter than its parameters need; the module lacks an entry point.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class IreeExecutor:
             _module(vmfb, _identity(vmfb)),
         ]
         self._context = rt.VmContext(instance, modules)
-        self._entries = {name: _entry(modules[-1], name) for name in entries}
+        self._entries = {name: _entry(modules[-1], name, vmfb) for name in entries}
 
     def allocate(self, spec: CacheSpec, rows: int) -> rt.HalBuffer:
         buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, spec.nbytes(rows))
@@ -137,9 +137,10 @@ class IreeExecutor:
         return view
 
 
-def _entry(module: rt.VmModule, name: str) -> rt.VmFunction:
+def _entry(module: rt.VmModule, name: str, path: Path) -> rt.VmFunction:
     function = module.lookup_function(name)
-    assert function is not None, f"the module has no {name}"
+    if function is None:
+        raise InputError(f"{path}: the compiled module has no entry point {name!r}; export the model again")
     return function
 
 

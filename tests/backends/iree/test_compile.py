@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from ggufc.backends.export import places
+from ggufc.backends.export import export, places
 from ggufc.backends.iree.compile import CompileError, compile_module
 from ggufc.backends.native.target import host_target
+from ggufc.frontend.errors import InputError, UnsupportedError
 
 from ..conftest import TinyCase
 
@@ -42,6 +43,34 @@ def test_what_the_compiler_refuses_is_told_and_leaves_nothing_behind(
     tiny_f32: TinyCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(CompileError, match="IREE refused the module for host: "):
-        compile_module(tiny_f32.text, places(tiny_f32.model), host_target(), ["--no-such-flag"])
+    monkeypatch.setattr("ggufc.backends.iree.compile.FLAGS", ("--iree-input-type=none",))
+    with pytest.raises(CompileError, match="a fault of ggufc: IREE refused the module for host: ") as refused:
+        compile_module(tiny_f32.text, places(tiny_f32.model), host_target())
+    assert refused.value.exit_code == 70
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--no-such-flag", "--iree-opt-level=O9"])
+def test_a_flag_that_the_compiler_refuses_is_the_users(flag: str, tiny_f32: TinyCase) -> None:
+    with pytest.raises(InputError, match=flag.split("=")[0].strip("-")) as refused:
+        compile_module(tiny_f32.text, places(tiny_f32.model), host_target(), [flag])
+    assert refused.value.exit_code == 2
+
+
+def test_what_surrounds_the_compiler_is_named(
+    tiny_f32: TinyCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A temporary folder that is gone, a compiler that is: neither is the output's fault."""
+    output = tmp_path / "output"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match=f"^{tmp_path}/gone.*TMPDIR"):
+        export(tiny_f32.path, output)
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def missing(name: str) -> str:
+        raise ValueError(f"{name} was not found")
+
+    monkeypatch.setattr("ggufc.backends.iree.compile.find_tool", missing)
+    with pytest.raises(UnsupportedError, match="^iree-compile"):
+        export(tiny_f32.path, output)
     assert list(tmp_path.iterdir()) == []
