@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ggufc
 import pytest
@@ -58,7 +59,7 @@ def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, copied:
     }
     if damage in changed:
         (copied / WEIGHTS).write_bytes(changed[damage])
-    with pytest.raises(InputError, match="--weights-file|not the file that was exported"):
+    with pytest.raises(InputError, match=r"--weights-file|not the file that was exported"):
         ggufc.load(copied, threads=1)
 
 
@@ -98,3 +99,57 @@ def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:
         assert (copied / MANIFEST).read_text() != "new"
     assert [p.name for p in copied.iterdir()] == [MANIFEST]
     assert list(copied.parent.iterdir()) == [copied]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("parameters", "token_embd.weight"), [1, 2, 3], "parameters"),
+        (("parameters", "token_embd.weight"), [-8, 16], "parameters"),
+        (("parameters", "token_embd.weight"), [0, 1 << 40], "parameters"),
+        (("parameters", "token_embd.weight"), [0, 1 << 70], "parameters"),
+        (("entries", "decode", "results"), [], "results"),
+        (("entries", "decode", "results", 0, "shape"), [], "shape"),
+        (("entries",), {}, "entries"),
+        (("entries", "forecast"), {"arguments": [], "results": [{"shape": [1]}]}, "forecast"),
+        (("caches", 0, "dtype"), "q8_0", "dtype"),
+        (("caches", 0, "row"), [], "row"),
+        (("caches", 0, "row", 0), -2, "row"),
+        (("caches", 0, "window"), -1, "window"),
+        (("kv",), "bf16", "kv"),
+        (("context_length",), 0, "context_length"),
+        (("context_length",), True, "context_length"),
+        (("vocabulary",), 1 << 40, "vocabulary"),
+        (("targets",), {}, "targets"),
+        (("targets", "host", "features"), "avx2", "features"),
+        (("tokenizer", "notes"), [1], "notes"),
+        (("weights", "header_bytes"), -1, "header_bytes"),
+        (("weights", "header_bytes"), 1 << 60, "header_bytes"),
+        (("architecture",), "gemma3", "architecture"),
+    ],
+)
+def test_a_manifest_with_a_wrong_value_is_refused(
+    keys: tuple[str | int, ...], value: Any, said: str, copied: Path
+) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    place = manifest
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    (copied / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=f"{said}.*export the model again"):
+        ggufc.load(copied, threads=1)
+
+
+def test_a_manifest_nested_without_end_is_refused(copied: Path) -> None:
+    (copied / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(InputError, match="export the model again"):
+        read_bundle(copied)
+
+
+def test_an_error_of_the_writer_is_not_the_outputs(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="a source"), written_aside(tmp_path / "out"):
+        raise FileNotFoundError(2, "not there", "a source")
+    with pytest.raises(InputError, match="/dev/null/out: can't be written"), written_aside(Path("/dev/null/out")):
+        pass
+    assert list(tmp_path.iterdir()) == []
