@@ -7,7 +7,7 @@ digits each; the last four elements 240-255, four digits each.
 
 from __future__ import annotations
 
-from ..emit import I8, I16, Emitter, Value, const, vec
+from ..emit import I8, I16, I32, Emitter, Value, const, vec
 from .quant import Part, QuantType, Unpacked, scaled, spread
 
 
@@ -23,10 +23,18 @@ def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
 
 def _digits(e: Emitter, sources: list[Value], powers: list[list[int]]) -> Value:
     """The first digits of the sources times the powers of three, modulo one."""
-    kind = vec(I8, 64)
-    fractions = e.mul(e.concat(sources), const(kind, [power for run in powers for power in run]))
-    thirds = [e.zext(e.icmp_unsigned(">=", fractions, const(kind, third)), kind) for third in (86, 171)]
-    return e.add(*thirds)
+    words = vec(I16, 32)
+    bytes_ = e.bitcast(e.concat(sources), words)
+    factors = const(words, [power for run in powers for power in run[::2]])
+
+    def first(fractions: Value) -> Value:
+        """The first digits of fractions of 2^16: what three times them carries over."""
+        wide = e.zext(e.mul(fractions, factors), vec(I32, 32))
+        return e.trunc(e.lshr(e.mul(wide, const(wide.type, 3)), const(wide.type, 16)), words)
+
+    eight = const(words, 8)
+    even, odd = first(e.shl(bytes_, eight)), first(e.and_(bytes_, const(words, 0xFF00)))
+    return e.bitcast(e.or_(even, e.shl(odd, eight)), vec(I8, 64))
 
 
 TQ1_0 = QuantType(
