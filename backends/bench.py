@@ -41,12 +41,14 @@ class Round:
 class Speed:
     """What one engine did: tokens per second, bytes per second read while decoding, load time and memory.
 
-    `decode_gb_s` counts the weights once and the caches as far as they are read at the middle of the run.
+    `decode_bytes` are what one token reads: the weights once, of a mixture the chosen experts', and the caches as far
+    as they are read at the middle of the run.
     """
 
     prefill_tok_s: float
     decode_tok_s: float
     decode_gb_s: float
+    decode_bytes: int
     load_ms: float
     peak_rss_mb: float
     kv: str
@@ -227,6 +229,7 @@ def _speed(process: _Process, rounds: Sequence[Round], prompt_tokens: int, token
         prefill_tok_s=median(prompt_tokens / r.prefill_s for r in rounds),
         decode_tok_s=decode_tok_s,
         decode_gb_s=decode_tok_s * read / 1e9,
+        decode_bytes=read,
         load_ms=process.load_s * 1e3,
         peak_rss_mb=max(r.peak_rss for r in rounds) / 1e6,
         kv=process.kv,

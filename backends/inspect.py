@@ -1,10 +1,11 @@
 """What a model is: architecture, numbers, layers, tensors, and what running it costs."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from ..frontend.errors import InputError
-from ..graph.ir import Graph
+from ..graph.ir import Graph, Op
 from ..graph.model import Model
 from ..passes import pipeline
 from .executor import CacheSpec, cache_specs
@@ -73,19 +74,24 @@ def caches_of(model: Model, kv: str) -> tuple[CacheSpec, ...]:
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes of weights that decoding one token reads: every tensor of the graph once, one row of an embedding."""
-    whole: set[str] = set()
-    rows: dict[str, int] = {}
+    """Bytes of weights that decoding one token reads: every tensor of the graph once, as far as it is read."""
+    read: dict[str, int] = {}
     for op in pipeline.forward(model.graph).ops:
         for weight in op.weights:
             tensor = model.file.tensors[weight.name]
-            if op.name == "embed":
-                rows[weight.name] = tensor.nbytes // tensor.shape[0]
-            else:
-                whole.add(weight.name)
-    return sum(model.file.tensors[name].nbytes for name in whole) + sum(
-        size for name, size in rows.items() if name not in whole
-    )
+            rows = _ROWS_READ[op.name](op) if op.name in _ROWS_READ else tensor.shape[0]
+            nbytes = tensor.nbytes // tensor.shape[0] * rows
+            read[weight.name] = max(nbytes, read.get(weight.name, 0))
+    return sum(read.values())
+
+
+_ROWS_READ: dict[str, Callable[[Op], int]] = {
+    "embed": lambda op: 1,
+    "add_row": lambda op: 1,
+    "expert_linear": lambda op: int(op.values[1].type.shape[-1]),
+    "expert_gain": lambda op: int(op.values[1].type.shape[-1]),
+}
+"""Of a tensor's first axis, what one token reads where that isn't all: its own row, the matrices of its experts."""
 
 
 def decode_bytes(model: Model, kv: str, position: int) -> int:
