@@ -228,7 +228,6 @@ class Mistake:
     line: int | None = 0
 
 
-LAST = "  logits = linear x, output.weight | token_embd.weight\n"
 MISTAKES: dict[str, Mistake] = {
     # words and marks
     "character": Mistake("embed tokens", "embed $tokens", ("character '$' has no meaning here",)),
