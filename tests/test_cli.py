@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ggufc.cli import main
 
-from .tiny_models import tiny_gemma3
+from .tiny_models import Sizes, tiny_gemma3, tiny_model
 
 Damage = Callable[[bytes], bytes]
 
@@ -128,7 +129,7 @@ from ggufc.cli import main
 try:
     main({words!r})
 finally:
-    print(sorted(sys.modules.keys() & {{"jax", "numba", "iree.compiler", "gguf"}}))
+    print(sorted(sys.modules.keys() & {{"jax", "iree.compiler", "gguf"}}))
 """
     start = perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -145,7 +146,7 @@ from ggufc.cli import main
 try:
     main({words!r})
 finally:
-    print(sorted(sys.modules.keys() & {{"jax", "numba", "llvmlite", "iree.compiler", "gguf", "ggufc.passes"}}))
+    print(sorted(sys.modules.keys() & {{"jax", "llvmlite", "iree.compiler", "gguf", "ggufc.passes"}}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
@@ -262,6 +263,7 @@ def test_verify_holds_every_executor_against_the_reference(bundle: Path) -> None
     report = json.loads(done.stdout)
     assert done.exit_code == 0 and report["ok"], report
     assert {row["executor"] for row in report["rows"]} == {"native", "iree", "xla", "llama.cpp"}
+    assert {row["ids"] for row in report["rows"]} == {"text"}
 
 
 @pytest.mark.slow
@@ -273,3 +275,48 @@ def test_bench_measures_both(bundle: Path) -> None:
     assert all(report[name] > 0 and report["llama.cpp"][name] > 0 for name in figures)
     assert report["ratio"]["decode"] == pytest.approx(report["decode_tok_s"] / report["llama.cpp"]["decode_tok_s"])
     assert report["bandwidth_fraction"] == pytest.approx(report["decode_gb_s"] / report["bandwidth_gb_s"])
+
+
+@pytest.mark.parametrize("command", ["run", "inspect", "verify", "bench"])
+def test_every_command_that_takes_a_bundle_takes_its_weights(command: str, bundle: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(bundle, moved, symlinks=True)
+    (moved / "model.gguf").unlink()
+    more = ["hi"] if command == "run" else []
+    done = ggufc(command, moved, *more)
+    assert done.exit_code == 2
+    assert "--weights-file FILE" in one_line(done.stderr)
+    assert "--weights-file" in ggufc(command, "--help").stdout
+    if command in ("run", "inspect"):
+        weights = (bundle / "model.gguf").resolve()
+        assert ggufc(command, moved, *more, "--weights-file", weights).exit_code == 0
+
+
+def test_definitions_for_a_compiled_module_are_refused(bundle: Path, tmp_path: Path) -> None:
+    done = ggufc("run", bundle, "hi", "--archdefs", tmp_path)
+    assert done.exit_code == 2
+    assert "--archdefs" in one_line(done.stderr)
+
+
+def test_what_a_file_says_of_its_tokens_and_is_not_believed_is_told_once(tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.bos_token_id": 99_999}
+    model = tiny_model(tmp_path / "m.gguf", "gemma3", Sizes(layers=2), metadata=metadata)
+    told = "ggufc: note: tokenizer.ggml.bos_token_id is 99999, which is none of the "
+    assert ggufc("export", model, "-o", tmp_path / "out").stderr.count(told) == 1
+    for words in (("run", tmp_path / "out"), ("run", model, "--backend", "native")):
+        done = ggufc(*words, "the", "-n", 1)
+        assert (done.exit_code, done.stderr.count(told)) == (0, 1)
+
+
+@pytest.mark.slow
+def test_a_model_without_a_known_tokenizer_says_so_and_runs_on_ids(tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.model": "rwkv"}
+    model = tiny_model(tmp_path / "m.gguf", "gemma3", Sizes(layers=2), metadata=metadata)
+    assert "note: tokenizer.ggml.model is 'rwkv'" in ggufc("export", model, "-o", tmp_path / "out").stderr
+    done = ggufc("run", tmp_path / "out", "--prompt-ids", "2,5", "-n", 2)
+    assert done.exit_code == 0
+    assert len(done.stdout.split()) == 2
+    assert done.stderr.startswith("ggufc: note: ids instead of text: tokenizer.ggml.model is 'rwkv'")
+    assert ggufc("run", tmp_path / "out", "the").exit_code == 3
+    report = json.loads(ggufc("verify", tmp_path / "out", "--json").stdout)
+    assert report["ok"] and {row["ids"] for row in report["rows"]} == {"random ids"}
