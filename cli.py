@@ -425,10 +425,17 @@ def _stream(text: str) -> None:
     type=click.Choice(["prefill", "decode", "forward", "encode"]),
     help="Print an entry point's graph instead.",
 )
+@click.option("--arch", is_flag=True, help="Print what the definition makes of the model instead, line by line.")
 @_weights
 @_common
 def inspect(
-    model: Path, kv: str, graph: str | None, weights_file: Path | None, archdefs: tuple[Path, ...], as_json: bool
+    model: Path,
+    kv: str,
+    graph: str | None,
+    arch: bool,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Show what MODEL is and what running it costs.
 
@@ -437,14 +444,21 @@ def inspect(
     """
     from .backends.inspect import describe, entry_graph
     from .backends.load import located, lowered
+    from .graph.report import outline
     from .graph.text import print_graph
 
+    if arch and graph:
+        raise InputError("give one of --graph and --arch")
     bundle, file = located(model, weights_file)
     opened = lowered(bundle, file, archdefs)
     kv = bundle.manifest["kv"] if bundle else kv
     if graph:
         text = print_graph(entry_graph(opened, graph, kv))
         _print_json({"graph": text}) if as_json else _stream(text)
+        return
+    if arch:
+        made = outline(opened.definition, opened)
+        _print_json(made) if as_json else _print_outline(made)
         return
     found = describe(opened, kv)
     if bundle:
@@ -616,6 +630,33 @@ def _print_table(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         _stream(f"{_printable(label):{width}}  {_printable(value)}\n")
+
+
+def _print_outline(made: dict[str, Any]) -> None:
+    """What a definition makes of a model, a line for each of its lines."""
+    _print_table([(name, made[name]) for name in ("source", "sha256", "architecture", "kind")])
+    rows: list[tuple[int, str, str]] = []
+    for entry in made["parameters"]:
+        key = f"  ({entry['key']})" if entry["key"] else ""
+        rows.append((entry["line"], "parameters", f"{entry['name']} = {_parameter(entry['value'])}{key}"))
+    for entry in made["layer_kinds"]:
+        rows.append((entry["line"], "layers", f"{entry['kind']}: {_ranges(entry['layers']) or 'none'}"))
+    for entry in made["steps"]:
+        times = f" x{entry['operations']}" if entry["operations"] > 1 else ""
+        made_of = f"{entry['type']}{times}" if entry["operations"] else "no operation"
+        step = " ".join((f"{entry['result']} = {entry['operation']}", *entry["tensors"]))
+        rows.append((entry["line"], entry["section"], f"{step}: {made_of}"))
+    _print_table([(f"{line:4}  {section}", text) for line, section, text in rows])
+    _print_table([("not read", name) for name in [*made["ignored"], *made["unread"]]] or [("not read", "nothing")])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers in short: 0-4, 6."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == number - 1 else number
+        ranges.append((first, number))
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
 def _print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,9 +1,84 @@
-"""What a definition says for nothing: parameters that nothing reads, steps whose results nobody reads."""
+"""What a definition makes of a model, line by line, and what it says for nothing."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..frontend.archdef import ArchDef, Expression, Name, Parameter, Step, TensorRef, names_of
+from .ir import Op
 from .model import Model
+
+
+def outline(definition: ArchDef, model: Model) -> dict[str, Any]:
+    """Where each parameter, kind and step stands in the definition and what it came to, ready for JSON.
+
+    Returns:
+        `source`, `sha256`, `architecture` and `kind`; `parameters` with their values (a list: one for each layer);
+        `layer_kinds` with the numbers of the layers that are of each; `steps` with their tensors, the number of
+        operations that were made of each and the type of the first one's result (null: the step vanished, or is only
+        another name); `ignored`, the tensors of the file that no step reads; `unread`, the lines of `report`.
+    """
+    return {
+        "source": definition.source,
+        "sha256": definition.sha256,
+        "architecture": definition.name,
+        "kind": definition.kind,
+        "parameters": [_parameter(parameter, model) for parameter in _first_lines(definition).values()],
+        "layer_kinds": [
+            {
+                "line": kind.line,
+                "kind": kind.name,
+                "layers": [layer.index for layer in model.hyperparameters.layers if kind.name in layer.kinds],
+            }
+            for choice in definition.layer_kinds
+            for kind in choice
+        ],
+        "steps": list(_outlined_steps(definition, model)),
+        "ignored": sorted(model.file.tensors.keys() - _tensors_read(model)),
+        "unread": report(definition, model),
+    }
+
+
+def _parameter(parameter: Parameter, model: Model) -> dict[str, Any]:
+    value = model.hyperparameters.values[parameter.name]
+    given = {"line": parameter.line, "name": parameter.name, "key": parameter.key}
+    return given | {"value": list(value) if isinstance(value, tuple) else value}
+
+
+def _first_lines(definition: ArchDef) -> dict[str, Parameter]:
+    """Each parameter's first line; `when` may replace its value in later ones."""
+    first: dict[str, Parameter] = {}
+    for parameter in definition.parameters:
+        first.setdefault(parameter.name, parameter)
+    return first
+
+
+def _outlined_steps(definition: ArchDef, model: Model) -> Iterator[dict[str, Any]]:
+    made: dict[int, list[Op]] = {}
+    for op in _operations(model):
+        made.setdefault(op.line, []).append(op)
+    for section, step in _steps(definition):
+        ops = [op for op in made.get(step.line, ()) if op.name == step.operation]
+        yield {
+            "line": step.line,
+            "section": section,
+            "result": step.result,
+            "operation": step.operation,
+            "tensors": [t.name if isinstance(t, Name) else " | ".join(t.names) for t in step.tensors],
+            "operations": len(ops),
+            "type": str(ops[0].result.type) if ops else None,
+        }
+
+
+def _operations(model: Model) -> Iterator[Op]:
+    """Those of the run to the logits, and of the run to an embedding where it goes another way at the end."""
+    yield from model.graph.ops
+    if model.embedding and model.embedding is not model.graph:
+        shared = {op.line for op in model.graph.ops}
+        yield from (op for op in model.embedding.ops if op.line not in shared)
+
+
+def _tensors_read(model: Model) -> set[str]:
+    return {weight.tied_to or weight.name for op in _operations(model) for weight in op.weights}
 
 
 def report(definition: ArchDef, model: Model) -> list[str]:
@@ -42,7 +117,7 @@ def _unread_values(definition: ArchDef) -> Iterator[tuple[int, str]]:
 
 
 def _unread_steps(definition: ArchDef, model: Model) -> Iterator[tuple[int, str]]:
-    steps = {step.line: step for step in _steps(definition)}
+    steps = {step.line: step for _, step in _steps(definition)}
     made: set[int] = set()
     read: set[int] = set()
     for graph in filter(None, (model.graph, model.embedding)):
@@ -54,12 +129,14 @@ def _unread_steps(definition: ArchDef, model: Model) -> Iterator[tuple[int, str]
         yield line, f"{step.result!r} = {step.operation} is never read"
 
 
-def _steps(definition: ArchDef) -> Iterator[Step]:
-    yield from definition.prologue
-    for block in definition.blocks:
-        yield from block.steps
-    yield from definition.epilogue
-    yield from definition.embedding
+def _steps(definition: ArchDef) -> Iterator[tuple[str, Step]]:
+    """Every step with its section's heading, in the order in which sections run."""
+    sections = [("prologue", definition.prologue)]
+    sections += [(" ".join(("block", *block.kinds)), block.steps) for block in definition.blocks]
+    sections += [("epilogue", definition.epilogue), ("embedding", definition.embedding)]
+    for heading, steps in sections:
+        for step in steps:
+            yield heading, step
 
 
 def _read_by_parameter(parameter: Parameter) -> set[str]:
@@ -76,7 +153,7 @@ def _read_by_kinds(definition: ArchDef) -> set[str]:
 
 def _read_by_steps(definition: ArchDef) -> set[str]:
     read: set[str] = set()
-    for step in _steps(definition):
+    for _, step in _steps(definition):
         read |= {tensor.name for tensor in step.tensors if isinstance(tensor, Name)}
         read |= {value.layer for value in step.values if value.layer}
         for expression in (*(value for _, value in step.attributes), *(step.shape or ())):

@@ -5,6 +5,7 @@ window in every second layer. No definition of it is shipped, and llama.cpp does
 the judge.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import partial
@@ -177,6 +178,27 @@ def test_every_command_takes_it(swan: Path, archdefs: Path, tmp_path: Path) -> N
     assert json.loads(command("verify", tmp_path / "bundle", *words).stdout)["ok"]
     short = ("-p", "4", "-n", "2", "-r", "1", "--backend", "native")
     assert json.loads(command("bench", swan, *short, *words).stdout)["decode_tok_s"] > 0
+
+
+def test_inspect_shows_what_the_definition_makes_of_the_model(swan: Path, archdefs: Path) -> None:
+    sha256 = hashlib.sha256(SWAN.encode()).hexdigest()
+    shown = command("inspect", swan, "--arch", "--archdefs", archdefs).stdout.splitlines()
+    for line in (
+        f"source        {archdefs}/swan.archdef",
+        f"sha256        {sha256}",
+        "   7  parameters  heads = 4  (attention.head_count)",
+        "  15  layers      near: 1, 3",
+        "  22  block       q = linear blk.{i}.attn_q.weight: f32[T, 4, 32] x4",
+        "  41  epilogue    logits = linear output.weight | token_embd.weight: f32[T, 310]",
+        "not read  nothing",
+    ):
+        assert line in shown
+    found = json.loads(command("inspect", swan, "--arch", "--archdefs", archdefs, "--json").stdout)
+    assert (found["sha256"], found["unread"]) == (sha256, [])
+    directory(archdefs, SWAN.replace("prologue\n", "prologue\n  y = embed tokens, token_embd.weight\n"))
+    shown = command("inspect", swan, "--arch", "--archdefs", archdefs).stdout.splitlines()
+    assert shown[-1] == f"not read  {archdefs}/swan.archdef:19:1: 'y' = embed is never read"
+    assert command("inspect", swan, "--arch", "--graph", "decode").exit_code == 2
 
 
 def test_the_variable_names_directories(swan: Path, archdefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

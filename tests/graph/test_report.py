@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ggufc.frontend.definitions import find
 from ggufc.graph.model import Model, open_model
-from ggufc.graph.report import report
+from ggufc.graph.report import outline, report
 
 from ..tiny_models import tiny_llama
 from ..tiny_models.variants import DECODERS, ENCODERS
@@ -79,3 +79,27 @@ def test_a_step_that_only_some_layers_read_is_read(llama: Path, tmp_path: Path) 
     (tmp_path / "llama.archdef").write_text(text)
     model = open_model(llama, [tmp_path])
     assert report(model.definition, model) == []
+
+
+@pytest.mark.parametrize("name", DECODERS | ENCODERS)
+def test_an_outline_accounts_for_every_tensor_and_operation(name: str, tmp_path: Path) -> None:
+    model = open_model((DECODERS | ENCODERS)[name].write(tmp_path / "model.gguf"))
+    found = outline(model.definition, model)
+    written = {n.replace("{i}", str(i)) for ref in model.definition.ignore for n in ref.names for i in range(9)}
+    blocks, layers = model.hyperparameters.blocks, len(model.hyperparameters.layers)
+    beyond = {n for n in model.file.tensors for i in range(layers, blocks) if n.startswith(f"blk.{i}.")}
+    assert set(found["ignored"]) <= written | beyond
+    shared = {op.line for op in model.graph.ops}
+    further = [op for op in model.embedding.ops if op.line not in shared] if model.embedding else []
+    made_besides = ("bias", "positions")
+    assert sum(step["operations"] for step in found["steps"]) == sum(
+        op.name not in made_besides for op in (*model.graph.ops, *further)
+    )
+    lines = Path(found["source"]).read_text().splitlines()
+    for step in found["steps"]:
+        assert lines[step["line"] - 1].split()[:3] == [step["result"], "=", step["operation"]]
+    for entry in found["parameters"]:
+        assert lines[entry["line"] - 1].split()[0] == entry["name"]
+    for kind in found["layer_kinds"]:
+        assert lines[kind["line"] - 1].split()[0] == kind["kind"]
+        assert kind["layers"] == [n.index for n in model.hyperparameters.layers if kind["kind"] in n.kinds]
