@@ -71,6 +71,7 @@ class _Interrupts:
 
     def __init__(self) -> None:
         self.pending = False
+        self._repeats: list[Timer] = []
 
     def __enter__(self) -> None:
         self.pending = False
@@ -78,6 +79,9 @@ class _Interrupts:
         self._handler = signal.signal(signal.SIGINT, self._note)
 
     def __exit__(self, *_: object) -> None:
+        for timer in self._repeats:
+            timer.cancel()  # the interrupt got through already: a second one would hit the interpreter's end
+        self._repeats.clear()
         signal.signal(signal.SIGINT, self._handler)
         sys.unraisablehook = self._hook
 
@@ -87,7 +91,8 @@ class _Interrupts:
 
     def _repeat(self, unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            Timer(0.05, interrupt_main).start()
+            self._repeats.append(Timer(0.05, interrupt_main))
+            self._repeats[-1].start()
         else:
             self._hook(unraisable)
 
