@@ -89,6 +89,8 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(seconds: float, tmp_path: P
         time.sleep(seconds)
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)
-    assert child.returncode == 130
+    # CPython ends by the signal itself when the interrupt came inside an exec() of a text, though it was caught there
+    # (a dataclass of some library is made by one); a shell shows 130 for either
+    assert child.returncode in (130, -signal.SIGINT)
     assert said == "ggufc: error: interrupted\n"
     assert list(place.iterdir()) == []
