@@ -67,7 +67,8 @@ class Cli(click.Group):
 
 class _Interrupts:
     """Ctrl-C that isn't lost. Libraries swallow it in their callbacks: it is repeated where Python tells of that, and
-    between stages `pending` is looked at for where it doesn't."""
+    between stages `pending` is looked at for where it doesn't. While native modules are imported it would crash them:
+    it is put off until they are there."""
 
     def __init__(self) -> None:
         self.pending = False
@@ -87,14 +88,27 @@ class _Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.pending = True
-        signal.default_int_handler(number, frame)
+        if _importing(frame):
+            self._later()
+        else:
+            signal.default_int_handler(number, frame)
 
     def _repeat(self, unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            self._repeats.append(Timer(0.05, interrupt_main))
-            self._repeats[-1].start()
+            self._later()
         else:
             self._hook(unraisable)
+
+    def _later(self) -> None:
+        self._repeats.append(Timer(0.05, interrupt_main))
+        self._repeats[-1].start()
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a frame is part of an import."""
+    while frame and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 _interrupts = _Interrupts()

@@ -77,9 +77,9 @@ def test_a_kill_leaves_the_old_bundle_or_none(old: bool, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.1, 0.6, 1.2])
+@pytest.mark.parametrize("seconds", [0.1, 0.2, 0.6, 1.2])
 def test_an_interrupt_is_one_line_and_leaves_nothing(seconds: float, tmp_path: Path) -> None:
-    """Early on some library always takes it for itself."""
+    """Early on it comes while native modules are imported, which it would crash."""
     model = tiny_gemma3(tmp_path / "model.gguf", layers=2)
     place = tmp_path / "place"
     place.mkdir()
@@ -89,8 +89,6 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(seconds: float, tmp_path: P
         time.sleep(seconds)
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)
-    # CPython ends by the signal itself when the interrupt came inside an exec() of a text, though it was caught there
-    # (a dataclass of some library is made by one); a shell shows 130 for either
-    assert child.returncode in (130, -signal.SIGINT)
+    assert child.returncode == 130
     assert said == "ggufc: error: interrupted\n"
     assert list(place.iterdir()) == []
