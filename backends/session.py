@@ -1,8 +1,12 @@
 """A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+import math
+import operator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +41,9 @@ class Facts:
 class Session:
     """Explicit state over a model: nothing is kept anywhere else, so `reset` gives what a new session would.
 
+    A session is for one thread and one generation at a time: a generation whose session was fed, reset or taken back
+    by anybody else ends with an InputError. Several sessions over one executor share the weights and may take turns.
+
     Attributes:
         context_length: most positions.
         vocabulary: number of token ids.
@@ -55,6 +62,7 @@ class Session:
         self.vocabulary = facts.vocabulary
         self._make_tokenizer = tokenizer
         self.tokens: list[int] = []
+        self._changes = 0  # of `tokens`, by which a generation knows that nobody else fed the session
         self._reset_caches()
 
     @cached_property
@@ -71,20 +79,23 @@ class Session:
         """The position of the next token: the number of tokens fed so far."""
         return len(self.tokens)
 
-    def prefill(self, ids: Sequence[int]) -> np.ndarray:
+    def prefill(self, ids: Iterable[int]) -> np.ndarray:
         """Feeds tokens, any number at any position.
 
         Args:
-            ids: one or more token ids.
+            ids: one or more token ids, whole numbers of any kind.
 
         Returns:
             float32 (vocabulary,), the logits after the last of them.
 
         Raises:
-            InputError: no ids, an id outside the vocabulary, or more than the context holds; nothing was fed then.
+            InputError: no ids, one that is no whole number or outside the vocabulary, or more than the context holds;
+                nothing was fed then.
         """
         self._need("prefill")
-        self._check_ids(ids, self.position)
+        return self._prefill(self._ids(ids, self.position))
+
+    def _prefill(self, ids: list[int]) -> np.ndarray:
         logits = np.empty(0, np.float32)
         for start in range(0, len(ids), CHUNK):
             logits = self._feed("prefill", ids[start : start + CHUNK])
@@ -93,12 +104,12 @@ class Session:
     def decode(self, token: int) -> np.ndarray:
         """Feeds one token, through kernels made for one; otherwise as `prefill`."""
         self._need("decode")
-        self._check_ids([token], self.position)
-        return self._feed("decode", [token])
+        return self._feed("decode", self._ids([token], self.position))
 
     def reset(self) -> None:
         """Forgets everything: the session is as new."""
         self.tokens.clear()
+        self._changes += 1
         self._reset_caches()
 
     def rewind(self, count: int) -> None:
@@ -110,17 +121,19 @@ class Session:
         Raises:
             InputError: `count` is negative or more than were fed.
         """
-        if not 0 <= count <= len(self.tokens):
+        count = _whole("count", count)
+        if count > len(self.tokens):
             raise InputError(f"can't rewind {count} tokens: {len(self.tokens)} were fed")
         kept = self.tokens[: len(self.tokens) - count]
         if not count or all(self._remembers(spec, rows, len(kept)) for spec, rows in self._layout()):
             self.tokens = kept
+            self._changes += 1
             return
         self.reset()
         if kept:
-            self.prefill(kept)
+            self._prefill(kept)
 
-    def embed(self, ids: Sequence[int]) -> np.ndarray:
+    def embed(self, ids: Iterable[int]) -> np.ndarray:
         """The embedding of a text, which leaves the session's position as it is.
 
         Args:
@@ -134,28 +147,31 @@ class Session:
             UnsupportedError: the model gives no embeddings.
         """
         self._need("encode")
-        self._check_ids(ids, 0)
-        rows = self.executor.encode(np.asarray(ids, np.int32))
+        rows = self.executor.encode(np.asarray(self._ids(ids, 0), np.int32))
         return rows[0] if self.facts.pooled else rows
 
     def generate(
-        self, prompt: str | Sequence[int], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+        self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
     ) -> Iterator[str]:
         """Feeds a prompt and yields the continuation piece by piece, never a part of a character.
 
         Args:
             prompt: text, tokenized with the model's special tokens (BOS only at the start of a session), or ids.
             max_tokens: most tokens to generate; the context's end and a stop token end it earlier.
-            temperature: 0 takes the likeliest token each time.
-            seed: the same seed gives the same text.
+            temperature: 0 takes the likeliest token each time; finite.
+            seed: the same seed gives the same text; from 0.
 
         Raises:
-            InputError: as `prefill`.
+            InputError: as `prefill`, or an argument out of its range, at the call, when nothing was fed; and from the
+                iterator where the session was changed by somebody else meanwhile.
         """
         if isinstance(prompt, str):
             prompt = self.tokenizer.encode(prompt, add_special=self.position == 0)
+        return self._pieces(self.generate_ids(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
+
+    def _pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         stream = self.tokenizer.stream()
-        for token in self.generate_ids(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed):
+        for token in tokens:
             piece = stream.push(token)
             if piece:
                 yield piece
@@ -165,12 +181,12 @@ class Session:
 
     def generate_ids(
         self,
-        prompt: Sequence[int],
+        prompt: Iterable[int],
         *,
         max_tokens: int = 128,
         temperature: float = 0.0,
         seed: int = 0,
-        stop: Collection[int] | None = None,
+        stop: Iterable[int] | None = None,
     ) -> Generator[int, None, str]:
         """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded.
 
@@ -179,19 +195,46 @@ class Session:
         Returns:
             Why it ended (a generator's return value): `eos` for a stop token, `length` for `max_tokens`, `context`.
         """
-        ends = self.tokenizer.eog_ids if stop is None else stop
-        random = np.random.default_rng(seed)
-        logits = self.prefill(prompt)
+        self._need("prefill")
+        self._need("decode")
+        ids = self._ids(prompt, self.position)
+        ends = frozenset(self.tokenizer.eog_ids if stop is None else _indices("stop", stop))
+        random = np.random.default_rng(_whole("seed", seed))
+        return self._continuation(
+            ids, _whole("max_tokens", max_tokens), _temperature(temperature), random, ends, self._changes
+        )
+
+    def _continuation(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        temperature: float,
+        random: np.random.Generator,
+        ends: frozenset[int],
+        changes: int,
+    ) -> Generator[int, None, str]:
+        """What `generate_ids` gives, of arguments that were checked when the session had seen so many changes."""
+        self._expect(changes)
+        logits = self._prefill(prompt)
         room = self.context_length - self.position
         count = min(max_tokens, room)
         for n in range(count):
             token = sample(logits, temperature, random)
             if token in ends:
                 return "eos"
+            changes = self._changes
             yield token
+            self._expect(changes)
             if n + 1 < count:
-                logits = self.decode(token)
+                logits = self._feed("decode", [token])
         return "length" if max_tokens <= room else "context"
+
+    def _expect(self, changes: int) -> None:
+        if changes != self._changes:
+            raise InputError(
+                f"the session was changed during a generation and is at position {self.position} now; run one "
+                "generation at a time, or each in a session of its own"
+            )
 
     def _layout(self) -> Iterator[tuple[CacheSpec, int]]:
         """Each cache with the number of its rows now."""
@@ -217,20 +260,24 @@ class Session:
             what = "embeddings" if entry == "encode" else "logits"
             raise UnsupportedError(f"the model gives no {what}: it has {', '.join(sorted(self.facts.entries))} alone")
 
-    def _check_ids(self, ids: Sequence[int], position: int) -> None:
-        if not len(ids):
+    def _ids(self, given: Iterable[int], position: int) -> list[int]:
+        """Token ids as they were given, checked to be ones that can be fed at a position."""
+        ids = _indices("token ids", given)
+        if not ids:
             raise InputError("no tokens: a prompt needs one at least")
         for token in ids:
             if not 0 <= token < self.vocabulary:
                 raise InputError(f"token id {token} is outside the vocabulary, 0 to {self.vocabulary - 1}")
         if position + len(ids) > self.context_length:
             raise InputError(f"{len(ids)} tokens at position {position} exceed the context of {self.context_length}")
+        return ids
 
     def _feed(self, entry: str, ids: Sequence[int]) -> np.ndarray:
         self._reserve(self.position + len(ids))
         tokens = np.asarray(ids, np.int32)
         logits = self.executor.run(entry, tokens, self.position, self._buffers, self._rows)
-        self.tokens.extend(int(t) for t in ids)
+        self.tokens.extend(ids)
+        self._changes += 1
         self._highest = max(self._highest, self.position)
         return logits
 
@@ -253,3 +300,46 @@ class Session:
         while rows < length:
             rows *= 2
         return min(rows, most)
+
+
+def _indices(name: str, given: Iterable[int]) -> list[int]:
+    """Whole numbers of any kind as a list; a text, bytes or a fraction is none."""
+    try:
+        elements = None if isinstance(given, bytes | bytearray) else iter(given)
+    except TypeError:
+        elements = None
+    if elements is None:
+        raise InputError(f"{name} {_shown(given)}: wanted whole numbers, such as [2, 818]")
+    found = []
+    for element in elements:
+        try:
+            found.append(operator.index(element))
+        except TypeError:
+            raise InputError(f"{name}: {_shown(element)} is no whole number") from None
+    return found
+
+
+def _whole(name: str, given: int) -> int:
+    """A whole number from 0."""
+    try:
+        value = operator.index(given)
+    except TypeError:
+        value = -1
+    if value < 0:
+        raise InputError(f"{name} {_shown(given)}: wanted a whole number from 0")
+    return value
+
+
+def _temperature(given: float) -> float:
+    try:
+        value = float(given) if isinstance(given, Real) else math.nan
+    except OverflowError:
+        value = math.inf
+    if not 0 <= value < math.inf:
+        raise InputError(f"temperature {_shown(given)}: wanted a finite number from 0")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value in a line's part."""
+    return " ".join(repr(value).split())[:80]

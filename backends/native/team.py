@@ -16,6 +16,7 @@ import functools
 import threading
 import weakref
 from dataclasses import dataclass
+from numbers import Integral
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,6 +24,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
+from ...frontend.errors import InputError
 from .emit import I64, PTR, Emitter, Value
 from .groups import ENTRY, take_groups, wait
 from .target import Target, host_target
@@ -30,6 +32,7 @@ from .target import Target, host_target
 RECORD = 8
 """Words of a record: a cache line, so that the counters of two kernels never share one."""
 _ENTRY, _WORDS, _GROUPS, _STEP, _TAKEN, _DONE = range(6)
+MOST_THREADS = 1024
 _SPINS = 4000
 """Looks at a counter before the core is given to another process: some tens of microseconds."""
 
@@ -37,9 +40,15 @@ _Run = tuple[np.ndarray, int]
 
 
 class Team:
-    """`threads` threads, the caller's own among them. One program at a time; the caller sees to that."""
+    """`threads` threads, the caller's own among them. One program at a time; the caller sees to that.
+
+    Raises:
+        InputError: `threads` is no whole number from 1 to MOST_THREADS.
+    """
 
     def __init__(self, threads: int) -> None:
+        if not isinstance(threads, Integral) or not 1 <= threads <= MOST_THREADS:
+            raise InputError(f"{threads!r} threads: wanted a whole number from 1 to {MOST_THREADS}")
         self._function = _loaded(host_target())
         self._runs = 0
         self._inboxes: list[SimpleQueue[_Run | None]] = [SimpleQueue() for _ in range(threads - 1)]

@@ -38,3 +38,15 @@ def test_tokens_come_as_often_as_softmax_says() -> None:
     random = np.random.default_rng(1)
     counts = np.bincount([sample(logits, 1.0, random) for _ in range(4000)], minlength=3)
     np.testing.assert_allclose(counts / 4000, [0.5, 0.3, 0.2], atol=0.03)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-300, 1e-30])
+def test_a_tiny_temperature_takes_the_likeliest(temperature: float) -> None:
+    for logits in ([-30.0, 4.0, 3.9, -np.inf], [-1e30, -2.0, -3.0, 0.0]):
+        found = np.array(logits, np.float32)
+        assert sample(found, temperature, np.random.default_rng(0)) == found.argmax()
+
+
+def test_a_huge_temperature_takes_any() -> None:
+    random = np.random.default_rng(3)
+    assert {sample(np.array([0.0, 30.0], np.float32), 1e300, random) for _ in range(40)} == {0, 1}

@@ -1,8 +1,10 @@
 """A session's state: however tokens are fed, reset or taken back, the logits are llama.cpp's."""
 
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import ggufc
 import numpy as np
@@ -100,6 +102,86 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Session:
     """A model with a context of 64, and small in every way."""
     path = tiny_gemma3(tmp_path_factory.mktemp("short") / "ctx64.gguf", layers=2, context=64)
     return ggufc.load(path, "native", threads=1)
+
+
+@pytest.mark.parametrize(
+    "ids", [[1, 2.5, 3], "123", b"12", ["5"], 5, None, [None], np.array([[1, 2]]), np.array([1.0]), [np.array([5])]]
+)
+def test_what_is_no_token_id_is_refused_and_nothing_is_fed(ids: Any, short: Session) -> None:
+    short.reset()
+    feeds = [short.prefill, short.generate_ids]
+    feeds += [] if isinstance(ids, str) else [short.generate]
+    feeds += [short.decode] if not isinstance(ids, int) else []
+    for feed in feeds:
+        with pytest.raises(InputError, match="whole number"):
+            feed(ids)
+    assert short.position == 0
+
+
+def test_ids_are_whole_numbers_of_any_kind(short: Session) -> None:
+    def fed(ids: Any) -> np.ndarray:
+        short.reset()
+        return short.prefill(ids)
+
+    expected = fed([2, 9, 5])
+    for ids in ((2, 9, 5), deque([2, 9, 5]), iter([2, 9, 5]), (n for n in (2, 9, 5)), np.array([2, 9, 5], np.uint16)):
+        assert np.array_equal(fed(ids), expected)
+        assert short.tokens == [2, 9, 5] and {type(token) for token in short.tokens} == {int}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", value) for value in (float("nan"), float("inf"), 10**400, -1, "1", None)]
+    + [(name, value) for name in ("max_tokens", "seed") for value in (-1, 1.5, "1", None)],
+)
+def test_wrong_arguments_of_a_generation_are_refused_at_the_call(name: str, value: Any, short: Session) -> None:
+    short.reset()
+    for generate in (short.generate, short.generate_ids):
+        with pytest.raises(InputError, match=name):
+            generate([2, 5], **{name: value})
+    assert short.position == 0
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, None])
+def test_a_rewind_takes_a_whole_number(count: Any, short: Session) -> None:
+    with pytest.raises(InputError, match="count"):
+        short.rewind(count)
+
+
+def test_generations_that_interleave_are_refused(short: Session) -> None:
+    """Whoever changes the session meanwhile: the tokens of two texts never mix."""
+    changes: list[Callable[[], object]] = [
+        lambda: next(short.generate_ids([7], stop=())),
+        lambda: short.decode(7),
+        lambda: short.rewind(1),
+        short.reset,
+    ]
+    for change in changes:
+        short.reset()
+        first = short.generate_ids([2, 5], stop=())
+        next(first)
+        change()
+        before = list(short.tokens)
+        with pytest.raises(InputError, match="one generation at a time"):
+            next(first)
+        assert short.tokens == before
+
+
+def test_a_generation_begins_where_it_was_asked_for(short: Session) -> None:
+    short.reset()
+    one, other = (short.generate_ids([2, n], max_tokens=2, stop=()) for n in (5, 6))
+    assert len(list(one)) == 2
+    with pytest.raises(InputError, match="one generation at a time"):
+        next(other)
+    assert len(list(short.generate_ids([7], max_tokens=2, stop=()))) == 2  # a turn that follows is in order
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, 1025, 10**6, "2"])
+def test_threads_are_a_whole_number_within_reason(threads: Any) -> None:
+    from ggufc.backends.native.team import Team
+
+    with pytest.raises(InputError, match="whole number from 1 to 1024"):
+        Team(threads)
 
 
 @pytest.mark.parametrize("prompt", [1, 62, 63, 64])
