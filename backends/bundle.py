@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ MANIFEST = "manifest.json"
 MODULE = "model.mlir"
 WEIGHTS = "model.gguf"
 """The weights: a link to the GGUF, or the file itself."""
+MOST_BYTES = 64 << 20
+"""Of a manifest: a megabyte holds some thousand tensors."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ def read_bundle(path: Path) -> Bundle:
         InputError: there is none, it is damaged, or of a format that this version doesn't read.
     """
     try:
+        status = (path / MANIFEST).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise InputError(f"{path / MANIFEST}: no file of up to {MOST_BYTES} bytes, as a manifest is")
         manifest = json.loads((path / MANIFEST).read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: no bundle: {MANIFEST}: {error.strerror}") from None
@@ -141,9 +147,8 @@ def written_aside(path: Path) -> Iterator[Path]:
     Raises:
         InputError: `path` holds something else than a bundle, or can't be written.
     """
-    if path.exists() and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError(f"{path}: exists and is no bundle; ggufc replaces nothing else, choose another place")
-    path = path.absolute()
+    path = Path(os.path.realpath(path))
+    _check_replaceable(path)
     with ExitStack() as stack:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +158,25 @@ def written_aside(path: Path) -> Iterator[Path]:
         yield aside
         with writing(path):
             _move_into_being(aside, path)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Nothing is replaced but an empty folder, and a bundle with nothing of the user's own in it."""
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir():
+        raise InputError(f"{path}: exists and is no folder; choose another place")
+    if path == Path(os.path.realpath(Path.cwd())):
+        raise InputError(f"{path}: is the current directory, which can't be replaced; choose another place")
+    found = {entry.name for entry in path.iterdir()}
+    if not found:
+        return
+    try:
+        known = {MANIFEST, WEIGHTS, *read_bundle(path).manifest["files"]}
+    except InputError as error:
+        raise InputError(f"{path}: exists, and is no whole bundle ({error}); choose another place") from None
+    if strangers := sorted(found - known):
+        raise InputError(f"{path}: holds {strangers[0]!r}, which is none of the bundle's; ggufc would delete it")
 
 
 @contextmanager

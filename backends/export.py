@@ -57,9 +57,11 @@ def export(
         InputError: the model or a definition is damaged, `kv` is none, a flag is refused, or `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
-    path, folder = Path(model), Path(output)
+    path, folder = Path(model), Path(os.path.realpath(output))
     progress("reading the header")
     opened = open_model(path, archdefs)
+    if path.resolve().is_relative_to(folder):
+        raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
     entries = entry_graphs(opened, check_kv(kv))
     chosen = targets or (host_target(),)
     with written_aside(folder) as aside:

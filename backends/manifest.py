@@ -76,7 +76,7 @@ _SHAPE: dict[str, Any] = {
 
 def fault(manifest: Any) -> str | None:
     """The first place where a manifest isn't what it must be, in words; None for a sound one."""
-    return _fault(manifest, _SHAPE, "the manifest") or _out_of_file(manifest)
+    return _fault(manifest, _SHAPE, "the manifest") or _out_of_file(manifest) or _other_caches(manifest)
 
 
 def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
@@ -87,6 +87,22 @@ def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
     for where, (offset, length) in ranges.items():
         if offset + length > size:
             return f"the manifest.{where} ends at byte {offset + length}, the weights have {size}"
+    return None
+
+
+def _other_caches(manifest: Mapping[str, Any]) -> str | None:
+    """The first cache that isn't the argument of `prefill` and `decode` that it must be."""
+    for name in ("prefill", "decode"):
+        if name not in manifest["entries"]:
+            continue
+        arguments = manifest["entries"][name]["arguments"][2:]
+        if len(arguments) != len(manifest["caches"]):
+            return f"the manifest has {len(manifest['caches'])} caches, and {name} takes {len(arguments)}"
+        for cache, argument in zip(manifest["caches"], arguments, strict=True):
+            rows = cache["rows"] or (f"S{cache['window']}" if cache["window"] else "S")
+            wanted = {"name": cache["name"], "type": cache["dtype"], "shape": [rows, *cache["row"]]}
+            if argument != wanted:
+                return f"the manifest's cache {cache['name']!r} is not the argument {argument['name']!r} of {name}"
     return None
 
 

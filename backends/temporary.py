@@ -23,7 +23,7 @@ def owned_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
         OSError: `parent` can't be written to.
     """
     for left in parent.iterdir():
-        if left.name.startswith(prefix) and left.name.endswith(suffix):
+        if left.name.startswith(prefix) and left.name.endswith(suffix) and not left.is_symlink():
             _remove_orphan(left)
     folder, lock = _make(parent, prefix, suffix)
     try:

@@ -35,6 +35,8 @@ _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 # Limits far above any real model, so that even a large file full of nonsense is refused soon.
 _MAX_ITEMS = 1 << 22
+_MAX_TABLE = 1 << 16  # keys, and tensors
+_MAX_ARRAY_BYTES = 1 << 26
 _MAX_NAME_BYTES, _MAX_STRING_BYTES = 1 << 16, 1 << 26
 _MAX_ARRAY_DEPTH = 4
 
@@ -200,6 +202,9 @@ def _read(path: Path, mapping: mmap.mmap) -> GgufFile:
     tensor_count, key_count = cursor.u64("the tensor count"), cursor.u64("the key count")
     cursor.expect(key_count, _LEAST_KEY, "the key count")
     cursor.expect(tensor_count, _LEAST_TENSOR, "the tensor count", extra=key_count * _LEAST_KEY)
+    for count, what in ((key_count, "keys"), (tensor_count, "tensors")):
+        if count > _MAX_TABLE:
+            cursor.fail(f"the header says {count} {what}, which is more than {_MAX_TABLE}")
     metadata = _read_metadata(cursor, key_count)
     alignment = _alignment(path, metadata)
     table = [_read_tensor(cursor, number) for number in range(tensor_count)]
@@ -316,6 +321,8 @@ def _read_value(cursor: _Cursor, value_type: int, what: str, depth: int) -> Meta
     count = cursor.u64(f"the length of {what}")
     if element_type in _SCALARS:
         dtype = _SCALARS[element_type]
+        if count * dtype.itemsize > _MAX_ARRAY_BYTES:
+            cursor.fail(f"{what} has {count} elements, which are more than {_MAX_ARRAY_BYTES} bytes")
         return np.frombuffer(cursor.mapping, dtype, count, cursor.take(count * dtype.itemsize, what))
     if element_type == _STRING:
         cursor.expect(count, _LEAST_STRING, f"the length of {what}")

@@ -57,9 +57,32 @@ def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
     context = file.metadata_value(f"{architecture}.context_length", int)
     if not 0 < context < 2**31:
         raise InputError(f"{path}: key {quoted(f'{architecture}.context_length')} is {context}, wanted above 0")
-    return Model(
+    model = Model(
         file, definition, hyperparameters, graph, graph if definition.kind == "encoder" else embedding, context
     )
+    _check_tables(model)
+    return model
+
+
+def _check_tables(model: Model) -> None:
+    """Every id that can come has a row of its own: of the vocabulary for what is sampled, of the positions there are.
+
+    Raises:
+        InputError: with both sizes.
+    """
+    path, vocabulary = model.file.path, model.vocabulary
+    width = model.graph.results[0].type.shape[-1]
+    if model.definition.kind == "decoder" and width != vocabulary:
+        raise InputError(f"{path}: gives {width} logits, and its embedding has {vocabulary} rows, wanted as many")
+    made = {op.result: op.name for op in model.graph.ops}
+    for op in model.graph.ops:
+        if op.name == "embed" and made.get(op.values[0]) == "positions":
+            weight = op.weights[0]
+            if int(weight.type.shape[0]) < model.context_length:
+                raise InputError(
+                    f"{path}: tensor {quoted(weight.name)} has {weight.type.shape[0]} positions, "
+                    f"wanted {model.context_length} as the context is long"
+                )
 
 
 def _pooling(file: GgufFile, architecture: str) -> int:

@@ -33,7 +33,8 @@ def _identity(path: Path) -> Identity:
 
 @cache
 def _module(path: Path, identity: Identity) -> rt.VmModule:
-    return rt.VmModule.mmap(_instance(), str(path))
+    # not VmModule.mmap: it opens the file for writing, which a device's read-only file system doesn't allow
+    return rt.VmModule.copy_buffer(_instance(), path.read_bytes())
 
 
 @cache
@@ -89,12 +90,16 @@ class IreeExecutor:
             index.add_from_file_handle(name, handle, length=length, offset=offset)
         instance = _instance()
         self._device = _device(threads)
-        modules = [
-            rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE)),
-            rt.create_hal_module(instance, self._device),
-            _module(vmfb, _identity(vmfb)),
-        ]
-        self._context = rt.VmContext(instance, modules)
+        try:
+            modules = [
+                rt.create_io_parameters_module(instance, index.create_provider(scope=SCOPE)),
+                rt.create_hal_module(instance, self._device),
+                _module(vmfb, _identity(vmfb)),
+            ]
+            self._context = rt.VmContext(instance, modules)
+        except (OSError, ValueError, RuntimeError, LookupError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{vmfb}: IREE can't load it: {reason}; export the model again") from error
         self._entries = {name: _entry(modules[-1], name, vmfb) for name in entries}
 
     def allocate(self, spec: CacheSpec, rows: int) -> rt.HalBuffer:

@@ -1,6 +1,7 @@
 """A bundle is refused, with a reason, as soon as any of its files is not what was exported."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import ggufc
 import pytest
 from ggufc import InputError
-from ggufc.backends.bundle import MANIFEST, WEIGHTS, read_bundle, written_aside
+from ggufc.backends.bundle import MANIFEST, WEIGHTS, read_bundle, write_manifest, written_aside
 
 from .conftest import TinyCase
 
@@ -145,6 +146,58 @@ def test_a_manifest_nested_without_end_is_refused(copied: Path) -> None:
     (copied / MANIFEST).write_text("[" * 100_000)
     with pytest.raises(InputError, match="export the model again"):
         read_bundle(copied)
+
+
+@pytest.mark.parametrize("change", ["rows", "window", "row", "fewer"])
+def test_caches_that_are_not_the_entries_arguments_are_refused(change: str, copied: Path) -> None:
+    """A cache of another length than the module counts on would give wrong logits."""
+    manifest = json.loads((copied / MANIFEST).read_text())
+    cache = manifest["caches"][0]
+    if change == "fewer":
+        del manifest["caches"][0]
+    else:
+        cache[change] = [7] if change == "row" else cache[change] + 1
+    (copied / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="damaged: the manifest"):
+        read_bundle(copied)
+
+
+def test_a_manifest_that_never_ends_is_not_read(copied: Path) -> None:
+    (copied / MANIFEST).unlink()
+    os.mkfifo(copied / MANIFEST)
+    with pytest.raises(InputError, match="no file of up to"):
+        read_bundle(copied)
+
+
+def test_a_strangers_folder_is_never_replaced(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not a bundle's own would be deleted with it."""
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "manifest.json").write_text('{"name": "an application of the web"}')
+    (copied / "notes.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    for place, words in ((web, "no whole bundle"), (copied, "notes.txt"), (Path(), "current directory")):
+        with pytest.raises(InputError, match=words), written_aside(place):
+            pass
+    assert (copied / "notes.txt").exists()
+
+
+def test_a_link_to_a_bundle_stays_a_link(copied: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(copied)
+    with written_aside(link) as aside:
+        write_manifest(aside, {"new": True})
+    assert link.is_symlink()
+    assert json.loads((copied / MANIFEST).read_text())["new"]
+
+
+def test_a_model_inside_its_own_output_is_refused(tiny_f32: TinyCase, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    model = shutil.copy(tiny_f32.path, own / "model.gguf")
+    with pytest.raises(InputError, match="which the export would replace"):
+        ggufc.export(model, own)
+    assert Path(model).stat().st_size == tiny_f32.path.stat().st_size
 
 
 def test_an_error_of_the_writer_is_not_the_outputs(tmp_path: Path) -> None:

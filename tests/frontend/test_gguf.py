@@ -335,3 +335,23 @@ def test_the_real_file_is_read_quickly(real_model: Path) -> None:
         return time.perf_counter() - begin
 
     assert min(seconds() for _ in range(5)) < 0.4
+
+
+@pytest.mark.parametrize(("element", "what"), [(BOOL, "'x.y'"), (F32, "'x.y'")])
+def test_a_huge_array_of_numbers_is_refused_unread(element: int, what: str, tmp_path: Path) -> None:
+    """The file is as long as it says, and holds nothing: a few kilobytes on disk."""
+    path = tmp_path / "sparse.gguf"
+    path.write_bytes(assemble([ARCH, pair("x.y", ARRAY, array(element, 1_000_000_000, b""))], []))
+    os.truncate(path, 5_000_000_000)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=what):
+        read_gguf(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_a_table_longer_than_any_models_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "many.gguf"
+    path.write_bytes(assemble([ARCH], [tensor(f"t{n}", (8,), 0, 32 * n) for n in range(70_000)], bytes(32 * 70_000)))
+    with pytest.raises(InputError, match="70000 tensors, which is more than 65536"):
+        read_gguf(path)

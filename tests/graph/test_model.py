@@ -1,37 +1,25 @@
-"""A model opened from its file: numbers of the wrong kind are refused, whatever reads them."""
+"""What a file as a whole must be, beyond what each step of its definition asks for."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ggufc.frontend.errors import InputError
-from ggufc.graph.model import Model, open_model
-from ggufc.passes import pipeline
+from ggufc.graph.model import open_model
 
-from ..tiny_models import tiny_model
-
-
-def opened(folder: Path, architecture: str, **metadata: Any) -> Model:
-    """A tiny model whose file holds these keys."""
-    return open_model(tiny_model(folder / "model.gguf", architecture, metadata=metadata))
+from ..tiny_models import TOKENS, tiny_model
+from ..tiny_models.pieces import linear
+from ..tiny_models.variants import ENCODERS
 
 
-@pytest.mark.parametrize("pooling", [[0, 1, 2], "mean", 0.5])
-def test_a_way_to_pool_that_is_no_whole_number_is_refused(pooling: object, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"pooling_type"):
-        opened(tmp_path, "qwen3", pooling_type=pooling)
+def test_as_many_logits_as_ids(tmp_path: Path) -> None:
+    """A token that is sampled is fed again: a head of more rows than the embedding would give ids without a row."""
+    path = tiny_model(tmp_path / "m.gguf", "llama", weights={"output.weight": linear(len(TOKENS) + 3, 64)})
+    with pytest.raises(InputError, match=f"gives {len(TOKENS) + 3} logits, and its embedding has {len(TOKENS)} rows"):
+        open_model(path)
 
 
-@pytest.mark.parametrize(("pooling", "embeds"), [(0, False), (3, True)])
-def test_a_decoder_embeds_where_its_file_says_how(pooling: int, embeds: bool, tmp_path: Path) -> None:
-    assert (opened(tmp_path, "qwen3", pooling_type=pooling).embedding is not None) is embeds
-
-
-def test_a_window_stored_as_a_float_is_a_window(tmp_path: Path) -> None:
-    graph = pipeline.prefill(opened(tmp_path, "gemma2", **{"attention.sliding_window": 8.0}).graph, "f32")
-    assert {str(cache.type.shape[0]) for cache in graph.caches()} == {"S8", "S"}
-
-
-def test_a_window_beyond_int32_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"window is 4294967295, wanted a whole number from 0 to 2147483647"):
-        opened(tmp_path, "gemma2", **{"attention.sliding_window": 2**32 - 1})
+def test_as_many_positions_as_the_context_is_long(tmp_path: Path) -> None:
+    path = replace(ENCODERS["bert"], metadata={"context_length": 4096}).write(tmp_path / "m.gguf")
+    with pytest.raises(InputError, match=r"position_embd.weight' has \d+ positions, wanted 4096"):
+        open_model(path)

@@ -71,6 +71,6 @@ def test_what_surrounds_the_compiler_is_named(
         raise ValueError(f"{name} was not found")
 
     monkeypatch.setattr("ggufc.backends.iree.compile.find_tool", missing)
-    with pytest.raises(UnsupportedError, match="^iree-compile"):
+    with pytest.raises(UnsupportedError, match=r"^iree-compile"):
         export(tiny_f32.path, output)
     assert list(tmp_path.iterdir()) == []
