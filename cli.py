@@ -1,7 +1,8 @@
 """The command line: results on standard output, progress and messages on standard error.
 
 Exit codes: 0 done, 1 a check failed, 2 the input or the words are wrong, 3 this build can't do it, 70 a fault of
-ggufc, 130 interrupted, 141 nobody reads the output any more.
+ggufc, 71 out of memory, 129 the terminal was closed, 130 interrupted, 141 nobody reads the output any more, 143
+terminated.
 """
 
 import dataclasses
@@ -13,7 +14,8 @@ import signal
 import sys
 import traceback
 from _thread import interrupt_main
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from time import perf_counter
@@ -24,7 +26,18 @@ import click
 
 from .frontend.errors import GgufcError, InputError, UnsupportedError
 
-FAULT, INTERRUPTED, NO_READER = 70, 130, 141
+FAULT, NO_MEMORY, SIGNALLED, NO_READER = 70, 71, 128, 141
+SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
+"""What ends a command in order, with exit code SIGNALLED + its number."""
+MEMORY_PHRASES = (
+    "failed to map segment",
+    "annot allocate memory",
+    "can't start new thread",
+    "bad_alloc",
+    "RESOURCE_EXHAUSTED",
+)
+"""What the loader, the system and native libraries say when memory is short, in errors of many types."""
+MOST_THREADS = 1024
 EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite")
 """Imported for exporting alone; a device that only runs bundles hasn't them."""
 FIRST_STEPS = """\
@@ -41,6 +54,7 @@ class Cli(click.Group):
     """A group that ends every error in one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> NoReturn:
+        _open_streams()
         state = {"debug": False}
         extra |= {"prog_name": "ggufc", "standalone_mode": False, "obj": state}
         try:
@@ -51,7 +65,8 @@ class Cli(click.Group):
             if state["debug"] and not isinstance(error, click.ClickException):
                 traceback.print_exc()
             message, code = _explain(error)
-            click.echo(f"ggufc: error: {_printable(message)}", err=True)
+            with suppress(OSError):  # a terminal that was closed takes no message
+                click.echo(f"ggufc: error: {_printable(message)}", err=True)
             sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -65,29 +80,45 @@ class Cli(click.Group):
             raise click.Abort from None
 
 
+def _open_streams() -> None:
+    """Lets /dev/null stand for standard streams that were closed, so that no file takes their place."""
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest that is free
+        os.set_inheritable(null, True)
+    os.close(null)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+
+
 class _Interrupts:
-    """Ctrl-C that isn't lost. Libraries swallow it in their callbacks: it is repeated where Python tells of that, and
-    between stages `pending` is looked at for where it doesn't. While native modules are imported it would crash them:
-    it is put off until they are there."""
+    """Ctrl-C, and the like of it (SIGNALS), that isn't lost and leaves nothing temporary. Libraries swallow it in their
+    callbacks: it is repeated where Python tells of that, and between stages `pending`, the signal's number, is looked
+    at for where it doesn't. While native modules are imported it would crash them: it is put off until they are
+    there."""
 
     def __init__(self) -> None:
-        self.pending = False
+        self.pending = 0
         self._repeats: list[Timer] = []
 
     def __enter__(self) -> None:
-        self.pending = False
+        self.pending = 0
         self._hook, sys.unraisablehook = sys.unraisablehook, self._repeat
-        self._handler = signal.signal(signal.SIGINT, self._note)
+        # one that is ignored stays so, as `nohup` and a shell's background want it
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, self._note) for number in heard}
 
     def __exit__(self, *_: object) -> None:
         for timer in self._repeats:
             timer.cancel()  # the interrupt got through already: a second one would hit the interpreter's end
         self._repeats.clear()
-        signal.signal(signal.SIGINT, self._handler)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         sys.unraisablehook = self._hook
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.pending = True
+        if self.pending and number != signal.SIGINT:
+            return  # a closed terminal tells of it more than once: the cleaning up goes on
+        self.pending = self.pending or number
         if _importing(frame):
             self._later()
         else:
@@ -125,16 +156,24 @@ def _explain(error: Exception) -> tuple[str, int]:
         case click.ClickException():
             return error.format_message(), error.exit_code
         case click.Abort():
-            return "interrupted", INTERRUPTED
+            number = _interrupts.pending or signal.SIGINT
+            return SIGNALS[signal.Signals(number)], SIGNALLED + number
+        case _ if any(isinstance(e, MemoryError) or any(p in str(e) for p in MEMORY_PHRASES) for e in _chain(error)):
+            return "out of memory", NO_MEMORY
         case ModuleNotFoundError(name=str(name)) if name.split(".")[0] in EXPORT_PACKAGES:
             return f"this needs the package {name}, which is not installed; pip install 'ggufc[export]'", 3
         case OSError(filename=None):
             return f"{error.strerror or error}", 2
         case OSError():
             return f"{os.fsdecode(error.filename)}: {error.strerror}", 2
-        case MemoryError():
-            return f"out of memory{f': {error}' if str(error) else ''}", 3
     return f"a fault of ggufc, {type(error).__name__}: {error}; please report what --debug shows", FAULT
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it arose from."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class _Notes(logging.Handler):
@@ -194,7 +233,9 @@ _kv = click.option(
 _weights = click.option(
     "--weights-file", type=_PATH, metavar="FILE", help="The GGUF of a bundle that was moved away from it."
 )
-_threads = click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Workers; default: one per core.")
+_threads = click.option(
+    "--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Workers; default: one per core."
+)
 _backend = click.option(
     "--backend", type=click.Choice(["iree", "native", "xla"]), default="iree", show_default=True, help="What runs it."
 )

@@ -1,11 +1,14 @@
 """The command line as a user meets it: results, exit codes, and one line for whatever goes wrong."""
 
+import errno
 import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -70,6 +73,8 @@ def test_every_help_has_an_example(command: str) -> None:
         ("run", "MODEL", "--prompt-ids", "1,99999"),
         ("run", "MODEL", "--prompt-ids", ","),
         ("run", "MODEL", "--temperature", "nan", "hi"),
+        ("run", "MODEL", "--temperature", "inf", "hi"),
+        ("run", "MODEL", "--threads", "1025", "hi"),
         ("run", "MODEL", "--exact", "hi"),
         ("run", "MODEL", "--file", "/nowhere/prompt.txt"),
         ("run", "MODEL"),
@@ -236,6 +241,78 @@ def test_a_fault_of_ggufc_is_one_line_too(monkeypatch: pytest.MonkeyPatch, tiny_
     done = ggufc("inspect", tiny_gemma3_path)
     assert done.exit_code == 70
     assert "a fault of ggufc" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory", "m.gguf"),
+        ImportError("libx.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_a_lack_of_memory_has_its_own_exit_code(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tiny_gemma3_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        try:
+            raise error
+        except ImportError as cause:  # as packages tell of their native modules
+            raise ImportError("see our page\non installing") from cause
+
+    monkeypatch.setattr("ggufc.graph.model.open_model", full)
+    done = ggufc("inspect", tiny_gemma3_path)
+    assert (done.exit_code, one_line(done.stderr)) == (71, "out of memory\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_as_dev_null(closed: str, bundle: Path) -> None:
+    def ended(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "ggufc", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = ended("run", bundle, "the", "-n", "2")
+    assert done.returncode == 0, done.stderr
+    assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", "").split())
+    assert "error" not in done.stderr
+    assert ended("run", bundle / "nowhere", "the").returncode == 2
+    if "<&-" in closed.split():
+        assert ended("run", bundle).returncode == 2  # no prompt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGTERM, "terminated"), (signal.SIGHUP, "the terminal was closed")]
+)
+def test_a_termination_leaves_nothing(
+    number: signal.Signals, said: str, tiny_gemma3_path: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "ggufc", "export", str(tiny_gemma3_path), "-o", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        while not list(tmp_path.iterdir()):  # its temporary folder
+            time.sleep(0.01)
+        child.send_signal(number)
+        child.send_signal(number)
+        _, heard = child.communicate(timeout=60)
+    assert (child.returncode, heard) == (128 + number, f"ggufc: error: {said}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(bundle: Path) -> None:
+    code = f"""
+import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+import ggufc.backends.session as session
+feed = session.Session._feed
+def feed_and_hang_up(*words):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return feed(*words)
+session.Session._feed = feed_and_hang_up
+from ggufc.cli import main
+main(["run", {str(bundle)!r}, "the", "-n", "2"])
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def test_a_closed_pipe_is_quiet(tiny_gemma3_path: Path) -> None:
