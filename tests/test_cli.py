@@ -299,6 +299,21 @@ def test_a_termination_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupt_while_the_command_itself_is_imported_is_one_line() -> None:
+    code = """
+import os, signal, sys
+import ggufc.__main__ as entry
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+entry.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, one_line(done.stderr)) == (130, "", "interrupted\n")
+
+
 def test_a_hangup_that_nohup_ignores_stays_ignored(bundle: Path) -> None:
     code = f"""
 import os, signal
