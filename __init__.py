@@ -5,25 +5,26 @@
     for piece in session.generate("The capital of France is"):
         print(piece, end="", flush=True)
 
-Importing it needs what a device has; only `export` needs the compiler's packages.
+Importing it takes no time and no package; what a name needs is imported when it is first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .backends.load import load
-from .backends.session import Session
 from .frontend.errors import GgufcError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from .backends.export import export
+    from .backends.load import load
+    from .backends.session import Session
 
 __all__ = ["GgufcError", "InputError", "Session", "UnsupportedError", "export", "load"]
 
+_HOMES = {"Session": "session", "export": "export", "load": "load"}
+
 
 def __getattr__(name: str) -> Any:
-    """`export` brings the compiler's packages, so it is imported when it is first asked for."""
-    if name == "export":
-        from .backends.export import export
-
-        return export
+    """`export` needs the compiler's packages, and `load` and `Session` what a device has."""
+    if name in _HOMES:
+        return getattr(import_module(f".backends.{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..frontend.definitions import as_paths
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from ..graph.ir import Graph
@@ -37,7 +38,7 @@ def export(
     kv: str = "f32",
     targets: Sequence[Target] = (),
     copy_weights: bool = False,
-    archdefs: Iterable[Path] = (),
+    archdefs: Iterable[Path | str] | Path | str = (),
     flags: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Bundle:
@@ -59,7 +60,7 @@ def export(
     """
     path, folder = Path(model), Path(os.path.realpath(output))
     progress("reading the header")
-    opened = open_model(path, archdefs)
+    opened = open_model(path, as_paths(archdefs))
     if path.resolve().is_relative_to(folder):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
     entries = entry_graphs(opened, check_kv(kv))

@@ -5,9 +5,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..frontend.definitions import as_paths
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, is_bundle, read_bundle
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ggufc")
 """What a user should know and needn't act on; without handlers the lines go to standard error."""
 
+MOST_THREADS = 1024
 BACKENDS = ("iree", "native", "xla")
 
 
@@ -32,7 +35,7 @@ def load(
     kv: str = "f32",
     exact: bool = False,
     weights: Path | str | None = None,
-    archdefs: Iterable[Path] = (),
+    archdefs: Iterable[Path | str] | Path | str = (),
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Session:
     """A session over a bundle or a `.gguf`.
@@ -56,10 +59,10 @@ def load(
         raise InputError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if exact and backend != "native":
         raise InputError(f"exact arithmetic is the native backend's; {backend} has no such mode")
-    definitions = tuple(archdefs)
+    definitions = as_paths(archdefs)
     workers = usable_cores() if threads is None else threads
-    if workers < 1:
-        raise InputError(f"{workers} threads: wanted one at least")
+    if not isinstance(workers, Integral) or not 1 <= workers <= MOST_THREADS:
+        raise InputError(f"{workers!r} threads: wanted a whole number from 1 to {MOST_THREADS}")
     path = Path(model)
     check_kv(kv)
     bundle, file = located(path, weights)

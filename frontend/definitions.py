@@ -12,6 +12,11 @@ SUFFIX = ".archdef"
 VARIABLE = "GGUFC_ARCHDEFS"
 
 
+def as_paths(given: Iterable[Path | str] | Path | str) -> tuple[Path, ...]:
+    """One directory or several, given as paths or as texts."""
+    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(p) for p in given)
+
+
 def directories(extra: Iterable[Path] = ()) -> list[Path]:
     """Where definitions are looked for, the first place winning: `extra`, $GGUFC_ARCHDEFS, the shipped ones."""
     named = [Path(p) for p in os.environ.get(VARIABLE, "").split(os.pathsep) if p]

@@ -4,6 +4,7 @@ import shutil
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import ggufc
 import numpy as np
@@ -102,3 +103,10 @@ def test_a_bundle_moved_away_from_its_weights_is_still_measured(tiny_f32: TinyCa
     with pytest.raises(InputError, match="--weights-file"):
         measure()
     assert measure(weights=tiny_f32.path)["decode_tok_s"] > 0
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, 10**6, "2"])
+@pytest.mark.parametrize("backend", ["iree", "native", "xla"])
+def test_threads_are_a_whole_number_that_a_machine_may_have(threads: Any, backend: str, tiny_f32: TinyCase) -> None:
+    with pytest.raises(InputError, match="threads: wanted a whole number from 1 to 1024"):
+        ggufc.load(tiny_f32.path, backend, threads=threads)
