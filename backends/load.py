@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..frontend.definitions import as_paths
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
-from .bundle import Bundle, is_bundle, read_bundle
+from .bundle import Bundle, read_bundle
 from .executor import check_kv
 from .machine import best_target, this_machine
 from .session import Facts, Session
@@ -150,8 +150,7 @@ def cached_bundle(
             return bundle
         except InputError:
             _log.warning("%s: a damaged entry of the cache; it is compiled again", folder)
-            if not is_bundle(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # an export replaces bundles alone
+            shutil.rmtree(folder, ignore_errors=True)  # an export replaces whole bundles alone
     return export(model, folder, kv=kv, archdefs=definitions, progress=progress)
 
 

@@ -530,8 +530,8 @@ def read(path: Path) -> ArchDef:
         InputError: the file can't be read, is no UTF-8, or is no definition.
     """
     try:
-        if not path.is_file():
-            raise InputError(f"{path}: no file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: no regular file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         return parse(data.decode("utf-8"), str(path))
