@@ -24,7 +24,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p build/types && ln -sfn ../.. build/types/ggufc  # lets pyright see the root as the package ggufc
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 $(MODEL): $(VENV)/installed
 	@mkdir -p $(@D)
