@@ -1,11 +1,16 @@
 """What several tests read: the real model, the shared cases, and a tiny model."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from .tiny_models import tiny_gemma3
+
+
+# A run in the background is started with interrupts ignored, which every process that a test starts would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
