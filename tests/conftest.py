@@ -8,7 +8,6 @@ import pytest
 
 from .tiny_models import tiny_gemma3
 
-
 # A run in the background is started with interrupts ignored, which every process that a test starts would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
