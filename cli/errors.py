@@ -1,0 +1,53 @@
+"""Exit codes, and one line for every error."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import click
+
+from ..frontend.errors import GgufcError
+from .interrupts import SIGNALLED, SIGNALS, interrupts
+
+FAULT, NO_MEMORY, NO_READER = 70, 71, 141
+MEMORY_PHRASES = (
+    "failed to map segment",
+    "annot allocate memory",
+    "can't start new thread",
+    "bad_alloc",
+    "RESOURCE_EXHAUSTED",
+)
+"""What the loader, the system and native libraries say when memory is short, in errors of many types."""
+EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite")
+"""Imported for exporting alone; a device that only runs bundles hasn't them."""
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """One line for an error, and the exit code."""
+    match error:
+        case GgufcError():
+            return str(error), error.exit_code
+        case click.UsageError():
+            command = error.ctx.command_path if error.ctx else "ggufc"
+            return f"{error.format_message()} (see {command} --help)", 2
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case click.Abort():
+            number = interrupts.pending or signal.SIGINT
+            return SIGNALS[signal.Signals(number)], SIGNALLED + number
+        case _ if any(isinstance(e, MemoryError) or any(p in str(e) for p in MEMORY_PHRASES) for e in _chain(error)):
+            return "out of memory", NO_MEMORY
+        case ModuleNotFoundError(name=str(name)) if name.split(".")[0] in EXPORT_PACKAGES:
+            return f"this needs the package {name}, which is not installed; pip install 'ggufc[export]'", 3
+        case OSError(filename=None):
+            return f"{error.strerror or error}", 2
+        case OSError():
+            return f"{os.fsdecode(error.filename)}: {error.strerror}", 2
+    return f"a fault of ggufc, {type(error).__name__}: {error}; please report what --debug shows", FAULT
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it arose from."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,115 @@
+"""`ggufc inspect`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..frontend.errors import InputError
+from .options import common_options, kv_option, model_argument, weights_option
+from .output import parameter_text, print_json, print_table, size_text, stream_text
+
+
+@click.command()
+@model_argument
+@kv_option
+@click.option(
+    "--graph",
+    type=click.Choice(["prefill", "decode", "forward", "encode"]),
+    help="Print an entry point's graph instead.",
+)
+@click.option("--arch", is_flag=True, help="Print what the definition makes of the model instead, line by line.")
+@weights_option
+@common_options
+def inspect(
+    model: Path,
+    kv: str,
+    graph: str | None,
+    arch: bool,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Show what MODEL is and what running it costs.
+
+    \b
+    Example: ggufc inspect gemma.gguf --graph decode
+    """
+    from ..backends.inspect import describe, entry_graph
+    from ..backends.load import located, lowered
+    from ..graph.report import outline
+    from ..graph.text import print_graph
+
+    if arch and graph:
+        raise InputError("give one of --graph and --arch")
+    bundle, file = located(model, weights_file)
+    opened = lowered(bundle, file, archdefs)
+    kv = bundle.manifest["kv"] if bundle else kv
+    if graph:
+        text = print_graph(entry_graph(opened, graph, kv))
+        print_json({"graph": text}) if as_json else stream_text(text)
+        return
+    if arch:
+        made = outline(opened.definition, opened)
+        print_json(made) if as_json else _print_outline(made)
+        return
+    found = describe(opened, kv)
+    if bundle:
+        found["bundle"] = {
+            "targets": {name: target["file"] for name, target in bundle.manifest["targets"].items()},
+            "files": {name: entry["size"] for name, entry in bundle.manifest["files"].items()},
+        }
+    if as_json:
+        print_json(found)
+        return
+    tensors, cache = found["tensors"], found["cache"]
+    rows = [
+        ("name", found["name"]),
+        ("architecture", f"{found['architecture']} ({found['definition']['source']})"),
+        ("layers", ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())),
+        ("context", f"{found['context_length']} tokens"),
+        ("vocabulary", f"{found['vocabulary']} tokens"),
+        ("file", size_text(found["file_bytes"])),
+        *((f"{t} tensors", f"{n['tensors']}, {size_text(n['bytes'])}") for t, n in tensors["types"].items()),
+        (
+            f"{cache['kv']} cache",
+            f"{size_text(cache['bytes_per_token'])} per token, "
+            f"{size_text(cache['bytes_per_token_past_windows'])} past the windows",
+        ),
+        ("read per token", f"{size_text(found['decode_bytes']['weights'])} of weights"),
+        *((name, parameter_text(value)) for name, value in found["hyperparameters"].items()),
+    ]
+    if bundle:
+        rows += [
+            ("bundle", name if size is None else f"{name}, {size_text(size)}")
+            for name, size in found["bundle"]["files"].items()
+        ]
+    print_table(rows)
+
+
+def _print_outline(made: dict[str, Any]) -> None:
+    """What a definition makes of a model, a line for each of its lines."""
+    print_table([(name, made[name]) for name in ("source", "sha256", "architecture", "kind")])
+    rows: list[tuple[int, str, str]] = []
+    for entry in made["parameters"]:
+        key = f"  ({entry['key']})" if entry["key"] else ""
+        rows.append((entry["line"], "parameters", f"{entry['name']} = {parameter_text(entry['value'])}{key}"))
+    for entry in made["layer_kinds"]:
+        rows.append((entry["line"], "layers", f"{entry['kind']}: {_ranges(entry['layers']) or 'none'}"))
+    for entry in made["steps"]:
+        times = f" x{entry['operations']}" if entry["operations"] > 1 else ""
+        made_of = f"{entry['type']}{times}" if entry["operations"] else "no operation"
+        step = " ".join((f"{entry['result']} = {entry['operation']}", *entry["tensors"]))
+        rows.append((entry["line"], entry["section"], f"{step}: {made_of}"))
+    print_table([(f"{line:4}  {section}", text) for line, section, text in rows])
+    print_table([("not read", name) for name in [*made["ignored"], *made["unread"]]] or [("not read", "nothing")])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers in short: 0-4, 6."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == number - 1 else number
+        ranges.append((first, number))
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)

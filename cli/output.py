@@ -1,0 +1,67 @@
+"""What commands print: results on standard output, notes on standard error."""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+class Notes(logging.Handler):
+    """What the library wants a user to know, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(record.getMessage())
+
+
+def tell(text: str) -> None:
+    """A note on standard error."""
+    click.echo(f"ggufc: note: {printable(text)}", err=True)
+
+
+def printable(text: str) -> str:
+    """The text in one line, without what could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def stream_text(text: str) -> None:
+    """Prints at once; what the terminal's encoding hasn't becomes a question mark."""
+    encoding = sys.stdout.encoding or "utf-8"
+    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1))
+
+
+def print_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Labels and values, aligned."""
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        stream_text(f"{printable(label):{width}}  {printable(value)}\n")
+
+
+def print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table with a head, the first column to the left and the figures to the right."""
+    widths = [max(len(row[n]) for row in (head, *rows)) for n in range(len(head))]
+    for row in (head, *rows):
+        cells = [
+            f"{cell:<{w}}" if n == 0 else f"{cell:>{w}}" for n, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        stream_text("  ".join(cells).rstrip() + "\n")
+
+
+def size_text(count: int) -> str:
+    """Bytes for people."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def parameter_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) if len(set(value)) > 1 else f"{value[0]} in every layer"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,163 @@
+"""`ggufc run`."""
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+from ..frontend.errors import InputError, UnsupportedError
+from .options import PATH, backend_option, common_options, model_argument, threads_option, weights_option
+from .output import print_json, stream_text, tell
+from .progress import Progress
+
+
+@click.command()
+@model_argument
+@click.argument("prompt", required=False)
+@click.option("-f", "--file", "prompt_file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
+@click.option("--prompt-ids", metavar="IDS", help="Token ids, such as 2,818; fed as they are.")
+@click.option(
+    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 takes the likeliest token."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the chance above 0.")
+@backend_option
+@threads_option
+@click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
+@weights_option
+@common_options
+def run(
+    model: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    prompt_ids: str | None,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    backend: str,
+    threads: int | None,
+    exact: bool,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Continue PROMPT with MODEL; without a prompt, standard input is read.
+
+    \b
+    Example: ggufc run gemma/ "The capital of France is" -n 32
+    """
+    from ..backends.load import load
+
+    if not math.isfinite(temperature):
+        raise InputError(f"--temperature {temperature}: wanted a finite number")
+    given = _prompt(prompt, prompt_file, prompt_ids)
+    start = perf_counter()
+    with Progress() as progress:
+        session = load(
+            model,
+            backend,
+            threads=threads,
+            exact=exact,
+            weights=weights_file,
+            archdefs=archdefs,
+            progress=progress,
+        )
+    tokenizer = _tokenizer(session, needed=isinstance(given, str))
+    ids = tokenizer.encode(given) if isinstance(given, str) else given
+    loaded = perf_counter()
+    stop = tokenizer.eog_ids if tokenizer else ()
+    generation = session.generate_ids(ids, max_tokens=tokens, temperature=temperature, seed=seed, stop=stop)
+    write: Callable[[str], None] = (lambda text: None) if as_json else stream_text
+    generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), write)
+    ended = perf_counter()
+    timings = {
+        "load_s": loaded - start,
+        "prefill_tok_s": len(ids) / (prefilled - loaded),
+        "decode_tok_s": (len(generated) - 1) / (ended - prefilled) if len(generated) > 1 else None,
+    }
+    if as_json:
+        print_json({"prompt_tokens": len(ids), "tokens": generated, "text": text, "stop": reason, "timings": timings})
+        return
+    stream_text("\n")
+    decode = f", {timings['decode_tok_s']:.1f} tok/s" if timings["decode_tok_s"] else ""
+    click.echo(
+        f"loaded in {timings['load_s']:.2f} s; {len(ids)} prompt tokens, {timings['prefill_tok_s']:.1f} tok/s; "
+        f"{len(generated)} generated{decode}; stopped by {reason}",
+        err=True,
+    )
+
+
+def _prompt(text: str | None, file: Path | None, ids: str | None) -> str | list[int]:
+    """The prompt from the one place where it was given, or from standard input."""
+    if sum(given is not None for given in (text, file, ids)) > 1:
+        raise InputError("give one of PROMPT, --file and --prompt-ids")
+    if ids is not None:
+        return _parse_ids(ids)
+    if text is not None:
+        return text
+    if file is not None:
+        return _decoded(file.read_bytes(), str(file))
+    if sys.stdin.isatty():
+        raise InputError('no prompt; give one, as in ggufc run MODEL "Once upon a time"')
+    read = sys.stdin.buffer.read()
+    if not read:
+        raise InputError('no prompt: standard input is empty; give one, as in ggufc run MODEL "Once upon a time"')
+    return _decoded(read, "standard input")
+
+
+def _parse_ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(f"--prompt-ids {text[:80]!r}: wanted numbers with commas between, such as 2,818") from None
+
+
+def _decoded(raw: bytes, source: str) -> str:
+    """UTF-8, without the line's end that an editor or `echo` leaves."""
+    try:
+        return raw.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: byte {error.start} is not UTF-8") from None
+
+
+def _tokenizer(session: Any, needed: bool) -> Any:
+    """The tokenizer, with its notes told; None, and why, for a model that runs on ids alone."""
+    try:
+        tokenizer = session.tokenizer
+    except UnsupportedError as error:
+        if needed:
+            raise
+        tell(f"ids instead of text: {error}")
+        return None
+    for note in tokenizer.notes:
+        tell(note)
+    return tokenizer
+
+
+def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tuple[list[int], str, str, float]:
+    """Runs a generation: its ids, its text, why it ended, and when the prompt was done."""
+    ids: list[int] = []
+    pieces: list[str] = []
+    done = 0.0
+
+    def add(piece: str) -> None:
+        pieces.append(piece)
+        write(piece)
+
+    while True:
+        try:
+            token = next(generation)
+        except StopIteration as end:
+            done = done or perf_counter()
+            if stream:
+                add(stream.flush())
+            return ids, "".join(pieces), end.value, done
+        done = done or perf_counter()
+        ids.append(token)
+        add(stream.push(token) if stream else f"{token} ")

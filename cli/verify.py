@@ -1,0 +1,67 @@
+"""`ggufc verify`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import click
+
+from .options import against_option, common_options, model_argument, threads_option, weights_option
+from .output import print_columns, print_json
+from .progress import Progress
+
+
+@click.command()
+@model_argument
+@threads_option
+@against_option
+@weights_option
+@common_options
+def verify(
+    model: Path,
+    threads: int | None,
+    against: str | None,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Hold the executors of MODEL against each other; exit code 1 when two disagree.
+
+    The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
+    wherever another token is likeliest: XLA 1e-5 and 0.02 nats (the same arithmetic; no logit differs by more than
+    1e-3), the fast kernels 4e-4 and 0.05 (15-bit activations), llama.cpp 2e-2 and 1 (8-bit activations).
+
+    \b
+    Example: ggufc verify gemma/ --against llama.cpp
+    """
+    from ..backends.verify import verify as run_checks
+
+    with Progress() as progress:
+        rows = run_checks(
+            model,
+            threads=threads,
+            llama_cpp=against is not None,
+            weights=weights_file,
+            archdefs=archdefs,
+            progress=progress,
+        )
+    ok = all(row.ok for row in rows)
+    if as_json:
+        print_json({"ok": ok, "rows": [dataclasses.asdict(row) for row in rows]})
+    else:
+        print_columns(
+            ("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", ""),
+            [
+                (
+                    r.executor,
+                    r.against,
+                    f"{r.max_abs:.1e}",
+                    f"{r.mean_kl:.1e}",
+                    f"{r.top1_agreement:.3f}",
+                    r.ids,
+                    "ok" if r.ok else f"FAILED: {r.why}",
+                )
+                for r in rows
+            ],
+        )
+    sys.exit(0 if ok else 1)
