@@ -204,19 +204,26 @@ class Tokenizer:
         config = {"family": self._family_name, "options": options, "specials": asdict(self._specials)}
         (Path(folder) / CONFIG_FILE).write_text(json.dumps(config, ensure_ascii=False) + "\n", "utf-8")
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    @property
+    def control_texts(self) -> Iterable[str]:
+        """The texts of the tokens that are found with `parse_special` alone."""
+        return self._specials.control.keys()
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, barrier: str = ""
+    ) -> list[int]:
         """The ids of a text.
 
         `add_special` adds BOS and EOS where the vocabulary wants them, but never a second one. With `parse_special` the
         text of a control token becomes that token; without, it is text like any other (user-defined tokens are always
-        found).
+        found). `barrier` is a character that is no text: no special token is found across it.
         """
         ids: list[int] = []
         for part in self._partition(_without_surrogates(text), parse_special):
             if isinstance(part, int):
                 ids.append(part)
-            else:
-                ids.extend(self._family.encode(part))
+            elif ordinary := part.replace(barrier, "") if barrier else part:
+                ids.extend(self._family.encode(ordinary))
         if add_special:
             specials = self._specials
             if specials.add_bos and specials.bos_id is not None and ids[:1] != [specials.bos_id]:
