@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from iree.compiler import ir
 
+from ...graph.types import TensorType
 from ..native.kernel import Kernel
+from ..native.rules import RULES
 from ..native.target import Target
 from .executables import RAW, parse_executable, target_attribute
-from .kernels import COMPILED, LOWERINGS, Scalar
 
+COMPILED = frozenset(("rms_norm", "rope"))
+"""Composites that stay: the compiler fuses their decompositions with what stands around them."""
+PREFIX = "ggufc."
+"""What the name of an operation's composite begins with."""
 SCOPE = "model"
 """The scope of the parameters; the key is the GGUF's name of the tensor."""
 ALIGNMENT = 64
@@ -22,10 +28,11 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor's bytes lie in the file."""
+    """Where a tensor's bytes lie, and in which of the model's files."""
 
     offset: int
     nbytes: int
+    file: int = 0
 
     @property
     def lead(self) -> int:
@@ -37,7 +44,7 @@ class Place:
 class Legal:
     """A module that IREE compiles, with what it needs: kernels to link, parameters to map.
 
-    `parameters` gives the bytes of the file that each parameter of the module is.
+    `parameters` gives the bytes of the files that each parameter of the module is.
     """
 
     module: ir.Module
@@ -50,7 +57,7 @@ def legalise(text: str, places: Mapping[str, Place], target: Target) -> Legal:
 
     Args:
         text: the portable module.
-        places: where each of its weights lies in the file that will be mapped.
+        places: where each of its weights lies in the files that will be mapped.
         target: the machine that it is compiled for.
     """
     module = ir.Module.parse(text)
@@ -135,12 +142,12 @@ class _Globals:
         return ir.RankedTensorType.get([place.lead + place.nbytes], ir.IntegerType.get_signless(8))
 
     def parameters(self) -> dict[str, Place]:
-        """The bytes of the file that each global is."""
+        """The bytes of the files that each global is."""
         found = {}
         for name, type_ in self.types.items():
             place = self.places[name]
             lead = place.lead if type_ == self._byte_type(name) else 0
-            found[name] = Place(place.offset - lead, place.nbytes + lead)
+            found[name] = Place(place.offset - lead, place.nbytes + lead, place.file)
         return found
 
     def declarations(self) -> list[ir.Operation]:
@@ -162,7 +169,7 @@ def _quoted(name: str) -> str:
 
 
 class _Entry:
-    """One entry point on its way from composites to dispatches; the `Dispatcher` of the lowerings."""
+    """One entry point on its way from composites to dispatches."""
 
     def __init__(
         self,
@@ -173,9 +180,8 @@ class _Entry:
     ) -> None:
         self.function, self.weights, self.globals, self.kernels = function, weights, globals_, kernels
         self.block = function.regions[0].blocks[0]
-        self.made: dict[tuple[object, ...], ir.Value] = {}
+        self.made: dict[object, ir.Value] = {}
         self.names: dict[ir.Value, str] = {}
-        self.leads: dict[ir.Value, int] = {}
 
     def lower(self) -> None:
         """Puts dispatches in the place of the composites that kernels can do."""
@@ -200,6 +206,12 @@ class _Entry:
                         value.replace_all_uses_with(self.globals.load(self.names[value], value.type))
                 operation.erase()
 
+    def once(self, key: object, make: Callable[[], ir.Value]) -> ir.Value:
+        """The value made for this key before, or a new one."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
     def _scalars_as_scalars(self) -> None:
         """A rank-0 argument becomes a scalar: a tensor would be staged in device memory at every call."""
         with ir.InsertionPoint.at_block_begin(self.block), ir.Location.unknown():
@@ -214,62 +226,117 @@ class _Entry:
         self.function.attributes["function_type"] = ir.TypeAttr.get(type_)
 
     def _composite(self, operation: ir.Operation) -> None:
-        name = ir.StringAttr(operation.attributes["name"]).value
+        name = ir.StringAttr(operation.attributes["name"]).value.removeprefix(PREFIX)
         if name in COMPILED:
             return
-        lowering = LOWERINGS[name]
         given = operation.attributes
         named = ir.DictAttr(given["composite_attributes"]) if "composite_attributes" in given else ()
         attributes = {a.name: _python(a.attr) for a in named}
         operands = list(operation.operands)
         while ir.RankedTensorType(operands[0].type).rank == 0:
-            operands.pop(0)  # sizes, which a kernel's lowering asks for itself
+            operands.pop(0)  # sizes, which a rule asks for itself
+        result = operation.results[0]
         with ir.InsertionPoint(operation), operation.location:
-            result = lowering(self, operands, attributes, operation.results[0].type)
-        operation.results[0].replace_all_uses_with(result)
+            site = _Site(self, result.type)
+            result.replace_all_uses_with(RULES[name](site, operands, attributes, site.shape(result)))
         operation.erase()
 
-    # ------------------------------------------------------------------------------------------ the Dispatcher
+
+Number = int | float | ir.Value
+"""A number known now, or an index value of the program (the size of a dynamic dimension)."""
+
+
+class _Site:
+    """The `Site` of one composite, at the current insertion point: dispatches of tensors."""
+
+    def __init__(self, entry: _Entry, result: ir.Type) -> None:
+        self._entry, self._result = entry, result
+
+    def shape(self, value: ir.Value) -> list[int]:
+        return ir.RankedTensorType(value.type).shape
+
+    def size(self, value: ir.Value, axis: int) -> Number:
+        type_ = ir.RankedTensorType(value.type)
+        if not type_.is_dynamic_dim(axis):
+            return type_.shape[axis]
+
+        def make() -> ir.Value:
+            operands = [value, self._number(axis, "i64")]
+            return ir.Operation.create("tensor.dim", results=[ir.IndexType.get()], operands=operands).results[0]
+
+        return self._entry.once(("size", value, axis), make)
+
+    def dtype(self, value: ir.Value) -> str:
+        return str(ir.RankedTensorType(value.type).element_type)
+
+    def times(self, number: Number, factor: int) -> Number:
+        if not isinstance(number, ir.Value):
+            return number * factor
+
+        def make() -> ir.Value:
+            operands = [number, self._number(factor, "i64")]
+            return ir.Operation.create("arith.muli", results=[ir.IndexType.get()], operands=operands).results[0]
+
+        return number if factor == 1 else self._entry.once(("times", number, factor), make)
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        def make() -> ir.Value:
+            element = {"f": ir.F32Type.get(), "i": ir.IntegerType.get_signless(32)}[array.dtype.kind]
+            value = ir.DenseElementsAttr.get(array, type=element)
+            return ir.Operation.create("arith.constant", results=[value.type], attributes={"value": value}).results[0]
+
+        return self._entry.once(("constant", array.dtype.str, array.shape, array.tobytes()), make)
+
+    def once(self, owner: ir.Value | None, key: str, make: Callable[[], ir.Value]) -> ir.Value:
+        return self._entry.once((owner, key), make)
 
     def dispatch(
         self,
         kernel: Kernel,
-        operands: list[ir.Value],
-        scalars: Mapping[str, Scalar],
-        result: ir.Type,
-        tied: int | None = None,
+        operands: Mapping[str, ir.Value],
+        scalars: Mapping[str, Number],
+        result: TensorType | None = None,
     ) -> ir.Value:
-        self.kernels.setdefault(kernel.name, kernel)
+        self._entry.kernels.setdefault(kernel.name, kernel)
         numbers = {s.name: self._number(scalars[s.name], s.dtype) for s in kernel.scalars}
         workload = [numbers[name] for name, _ in kernel.grid]
-        dims = [d for o in operands for d in self._dynamic_sizes(o)]
-        result_dims = self._dynamic_sizes(operands[tied]) if tied is not None else self._result_sizes(result)
-        leads = [
-            self._number(self.leads.get(o, 0), "i64")
-            for o, buffer in zip(operands, kernel.buffers, strict=False)
-            if buffer.dtype == RAW
-        ]
-        values = [*operands, *numbers.values(), *leads]
-        segments = [len(workload), len(values), len(dims), len(result_dims)]
+        given, leads, tied = [], [], None
+        for buffer in kernel.buffers:
+            if buffer.name not in operands:
+                continue  # the output, in memory of its own
+            value, lead = operands[buffer.name], 0
+            if buffer.dtype == RAW:
+                value, lead = self._bytes(value)
+                leads.append(self._number(lead, "i64"))
+            if buffer.output:
+                tied = len(given)
+            given.append(value)
+        type_ = self._type(result) if result else self._result
+        dims = [d for o in given for d in self._dynamic_sizes(o)]
+        result_dims = self._result_sizes(type_) if tied is None else self._dynamic_sizes(given[tied])
+        values = [*given, *numbers.values(), *leads]
         attributes: dict[str, ir.Attribute] = {
             "entry_points": ir.ArrayAttr.get([ir.SymbolRefAttr.get([kernel.name, f"{kernel.name}_run"])]),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(workload), len(values), len(dims), len(result_dims)]),
         }
         if tied is not None:
-            index = ir.IndexType.get()
-            attributes["tied_operands"] = ir.ArrayAttr.get([ir.IntegerAttr.get(index, tied)])
-        operation = ir.Operation.create(
-            "flow.dispatch", results=[result], operands=[*workload, *values, *dims, *result_dims], attributes=attributes
-        )
-        return operation.results[0]
+            attributes["tied_operands"] = ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IndexType.get(), tied)])
+        values = [*workload, *values, *dims, *result_dims]
+        return ir.Operation.create("flow.dispatch", results=[type_], operands=values, attributes=attributes).results[0]
 
-    def _number(self, value: Scalar, dtype: str) -> ir.Value:
+    def _bytes(self, weight: ir.Value) -> tuple[ir.Value, int]:
+        """The bytes of a weight, as a kernel takes them, and their lead."""
+        globals_, name = self._entry.globals, self._entry.names[weight]
+        value = self._entry.once(("weight", name), lambda: globals_.load_bytes(name))
+        return value, globals_.places[name].lead
+
+    def _number(self, value: Number, dtype: str) -> ir.Value:
         if isinstance(value, ir.Value):
             return value
         type_ = ir.F32Type.get() if dtype == "f32" else ir.IndexType.get()
         attribute = ir.FloatAttr.get(type_, value) if dtype == "f32" else ir.IntegerAttr.get(type_, int(value))
-        return self.once(
-            ("constant", dtype, value),
+        return self._entry.once(
+            ("number", dtype, value),
             lambda: ir.Operation.create("arith.constant", results=[type_], attributes={"value": attribute}).results[0],
         )
 
@@ -285,55 +352,13 @@ class _Entry:
         type_ = ir.RankedTensorType(result)
         if not any(type_.is_dynamic_dim(axis) for axis in range(type_.rank)):
             return []
-        return [self._number(self.size(self.block.arguments[0], 0), "i64")]
+        return [self._number(self.size(self._entry.block.arguments[0], 0), "i64")]
 
-    def size(self, value: ir.Value, axis: int) -> Scalar:
-        type_ = ir.RankedTensorType(value.type)
-        if not type_.is_dynamic_dim(axis):
-            return type_.shape[axis]
-
-        def make() -> ir.Value:
-            index = ir.IndexType.get()
-            constant = self._number(axis, "i64")
-            return ir.Operation.create("tensor.dim", results=[index], operands=[value, constant]).results[0]
-
-        return self.once(("size", value, axis), make)
-
-    def times(self, value: Scalar, factor: int) -> Scalar:
-        if not isinstance(value, ir.Value):
-            return value * factor
-
-        def make() -> ir.Value:
-            operands = [value, self._number(factor, "i64")]
-            return ir.Operation.create("arith.muli", results=[ir.IndexType.get()], operands=operands).results[0]
-
-        return value if factor == 1 else self.once(("times", value, factor), make)
-
-    def zero(self) -> ir.Value:
-        type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-        value = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, 0))
-        attributes = {"value": value}
-        return self.once(
-            ("zero",), lambda: ir.Operation.create("arith.constant", results=[type_], attributes=attributes).results[0]
-        )
-
-    def tensor(self, shape: list[int | None], element: str) -> ir.Type:
-        sizes = [ir.ShapedType.get_dynamic_size() if s is None else s for s in shape]
-        return ir.RankedTensorType.get(sizes, ir.Type.parse(element))
-
-    def weight(self, value: ir.Value) -> ir.Value:
-        name = self.names[value]
-        return self.once(("weight", name), lambda: self._weight(name))
-
-    def _weight(self, name: str) -> ir.Value:
-        value = self.globals.load_bytes(name)
-        self.leads[value] = self.globals.places[name].lead
-        return value
-
-    def once(self, key: tuple[object, ...], make: Callable[[], ir.Value]) -> ir.Value:
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
+    def _type(self, type_: TensorType) -> ir.Type:
+        """A tensor whose number of tokens is that of the entry point."""
+        tokens = ir.RankedTensorType(self._entry.block.arguments[0].type).shape[0]
+        sizes = [tokens if isinstance(d, str) else d for d in type_.shape]
+        return ir.RankedTensorType.get(sizes, ir.Type.parse(type_.dtype))
 
 
 def _python(attribute: ir.Attribute) -> Any:

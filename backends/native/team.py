@@ -1,7 +1,8 @@
 """Threads that run a program of kernels together, with nothing of Python between one kernel and the next.
 
 A program is an int64 array (kernels, RECORD): address of the kernel's entry, address of its words, number of work
-groups, how many of them a thread takes at a time, and two counters: groups taken and groups done. Threads take groups
+groups, how many of them a thread takes at a time, two counters: groups taken and groups done, and the time in
+nanoseconds at which a run that measures it was through with the kernel. Threads take groups
 until there are none, and go on when all are done. So nobody waits for a thread that has no core just now, unless it
 holds a group; one that comes late finds the work done and runs after the others.
 
@@ -14,10 +15,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+import time
 import weakref
 from dataclasses import dataclass
 from numbers import Integral
 from queue import SimpleQueue
+from time import perf_counter_ns
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -25,18 +28,16 @@ import numpy as np
 from llvmlite import ir
 
 from ...frontend.errors import InputError
-from .emit import I64, PTR, Emitter, Value
+from .emit import I32, I64, PTR, Emitter, Value, const
 from .groups import ENTRY, take_groups, wait
 from .target import Target, host_target
 
 RECORD = 8
 """Words of a record: a cache line, so that the counters of two kernels never share one."""
-_ENTRY, _WORDS, _GROUPS, _STEP, _TAKEN, _DONE = range(6)
+_ENTRY, _WORDS, _GROUPS, _STEP, _TAKEN, _DONE, _TIME = range(7)
 MOST_THREADS = 1024
 _SPINS = 4000
 """Looks at a counter before the core is given to another process: some tens of microseconds."""
-
-_Run = tuple[np.ndarray, int]
 
 
 class Team:
@@ -49,23 +50,32 @@ class Team:
     def __init__(self, threads: int) -> None:
         if not isinstance(threads, Integral) or not 1 <= threads <= MOST_THREADS:
             raise InputError(f"{threads!r} threads: wanted a whole number from 1 to {MOST_THREADS}")
-        self._function = _loaded(host_target())
+        self._function, self._timed = (_loaded(host_target(), timed) for timed in (False, True))
         self._runs = 0
         self._inboxes: list[SimpleQueue[_Run | None]] = [SimpleQueue() for _ in range(threads - 1)]
         for inbox in self._inboxes:
-            threading.Thread(target=_work, args=(self._function, inbox), daemon=True).start()
+            threading.Thread(target=_work, args=(inbox,), daemon=True).start()
         weakref.finalize(self, _dismiss, self._inboxes)
 
     def run(self, program: np.ndarray) -> None:
         """Runs the kernels in order, each with all threads, and returns when the last one is done."""
+        self._run(self._function, program)
+
+    def profile(self, program: np.ndarray) -> np.ndarray:
+        """As `run`; float64 (kernels,), the seconds from the end of the kernel before to the end of each."""
+        begin = perf_counter_ns()
+        self._run(self._timed, program)
+        return np.diff(program[:, _TIME], prepend=begin) / 1e9
+
+    def _run(self, function: _Function, program: np.ndarray) -> None:
         self._runs += 1
         start = self._runs << 32
         program[:, _TAKEN : _DONE + 1] = start
         try:
             for inbox in self._inboxes:
-                inbox.put((program, start))
+                inbox.put((function, program, start))
         finally:  # an interrupt must not leave the others alone with a run that nobody waits for
-            self._function(program, start)
+            function(program, start)
 
 
 def record(entry: int, words: int, groups: int, threads: int) -> list[int]:
@@ -73,10 +83,11 @@ def record(entry: int, words: int, groups: int, threads: int) -> list[int]:
     return [entry, words, groups, max(1, groups // (8 * threads)), 0, 0, 0, 0]
 
 
-def _work(function: _Function, inbox: SimpleQueue[_Run | None]) -> None:
+def _work(inbox: SimpleQueue[_Run | None]) -> None:
     """A thread's life. It holds the program, which the others may be done with before it is."""
     while run := inbox.get():
-        function(*run)
+        function, program, start = run
+        function(program, start)
 
 
 def _dismiss(inboxes: list[SimpleQueue[_Run | None]]) -> None:
@@ -95,23 +106,27 @@ class _Function:
         self.loop(program.ctypes.data, len(program), start)
 
 
+_Run = tuple[_Function, np.ndarray, int]
+
+
 @functools.cache
-def _loaded(target: Target) -> _Function:
+def _loaded(target: Target, timed: bool) -> _Function:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2, reloc="pic", codemodel="small")
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(_module(target))), machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(_module(target, timed))), machine)
     engine.finalize_object()
     prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)
     return _Function(prototype(engine.get_function_address("run")), engine)
 
 
-def _module(target: Target) -> ir.Module:
+def _module(target: Target, timed: bool) -> ir.Module:
     module = ir.Module("team")
     module.triple = llvm.get_default_triple()
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [PTR, I64, I64]), "run")
     e = Emitter(function.append_basic_block("entry"), target)
     program, count, start = function.args
+    clock = e.scratch(16)
 
     def kernel(i: Value) -> None:
         record = e.at(program, e.times(i, 8 * RECORD))
@@ -124,7 +139,10 @@ def _module(target: Target) -> ir.Module:
             e.call(entry, [words, e.sub(before, start), e.sub(after, start)])
 
         take_groups(e, e.at(record, 8 * _TAKEN), done, goal, step, run)
-        wait(e, done, goal, _SPINS, lambda: e.call(e.declare("sched_yield", ir.IntType(32)), []))
+        wait(e, done, goal, _SPINS, lambda: e.call(e.declare("sched_yield", I32), []))
+        if timed:
+            e.call(e.declare("clock_gettime", I32, I32, PTR), [const(I32, time.CLOCK_MONOTONIC), clock])
+            e.write(e.add(e.times(e.read(I64, clock), 10**9), e.read(I64, clock, 8)), record, 8 * _TIME)
 
     e.each(0, count, 1, kernel)
     e.ret_void()

@@ -12,14 +12,14 @@ from .elementwise import each_lane
 def rope(style: str) -> Kernel:
     """Rotates the first 2 * half elements of each head: "neox" pairs i with i + half, "norm" pairs 2i with 2i + 1.
 
-    x, y: float32 (tokens, heads, head_dim); cos, sin: float32 (tokens, half), of each token's angles.
+    x, y: float32 (tokens, heads, head_dim); table: float32 (tokens, 2, half), cosines and sines of each token's angles.
     """
     rotate = {"neox": _rotate_halves, "norm": _rotate_neighbours}[style]
 
     def emit(e: Emitter, a: Arguments) -> None:
         token, heads, head_dim, half = a["@tokens"], a["heads"], a["head_dim"], a["half"]
-        line = e.times(e.mul(token, half), 4)
-        cos, sin = e.at(a["cos"], line), e.at(a["sin"], line)
+        cos = e.at(a["table"], e.times(e.mul(token, half), 8))
+        sin = e.at(cos, e.times(half, 4))
 
         def head(h: Value) -> None:
             start = e.times(e.mul(e.add(e.mul(token, heads), h), head_dim), 4)
@@ -37,7 +37,7 @@ def rope(style: str) -> Kernel:
 
     return Kernel(
         f"ggufc_rope_{style}",
-        (Buffer("x", "f32"), Buffer("cos", "f32"), Buffer("sin", "f32"), Buffer("y", "f32", output=True)),
+        (Buffer("x", "f32"), Buffer("table", "f32"), Buffer("y", "f32", output=True)),
         (Scalar("tokens"), Scalar("heads"), Scalar("head_dim"), Scalar("half")),
         (("tokens", 1),),
         emit,

@@ -20,14 +20,14 @@ def rotation(with_factors: bool) -> Kernel:
     """cos and sin of the angle of each pair of a head, times the magnitude.
 
     turns: float32 (half,), the angles at position 1; factors: float32 (half,), which these are divided by; position:
-    int32 (1,), of the first token; cos, sin: float32 (tokens, half).
+    int32 (1,), of the first token; table: float32 (tokens, 2, half), the cosines and the sines of each token.
     """
     buffers = ["turns", *(["factors"] if with_factors else [])]
 
     def emit(e: Emitter, a: Arguments) -> None:
         token, half = a["@tokens"], a["half"]
         position = e.add(e.sext(e.read(I32, a["position"]), I64), token)
-        row = e.times(e.mul(token, half), 4)
+        row = e.at(a["table"], e.times(e.mul(token, half), 8))
 
         def pairs(kind: ir.Type, i: Value) -> None:
             at = e.times(i, 4)
@@ -35,8 +35,8 @@ def rotation(with_factors: bool) -> Kernel:
             if with_factors:
                 turns = e.fdiv(turns, e.read(kind, a["factors"], at))
             angle = e.fmul(like(e, e.sitofp(position, F32), kind), turns)
-            for name, value in zip(("cos", "sin"), cos_sin(e, angle), strict=True):
-                e.write(e.fmul(value, like(e, a["magnitude"], kind)), e.at(a[name], row), at)
+            for value, line in zip(cos_sin(e, angle), (row, e.at(row, e.times(half, 4))), strict=True):
+                e.write(e.fmul(value, like(e, a["magnitude"], kind)), line, at)
 
         each_lane(e, half, pairs)
 
@@ -45,8 +45,7 @@ def rotation(with_factors: bool) -> Kernel:
         (
             *(Buffer(name, "f32") for name in buffers),
             Buffer("position", "i32"),
-            Buffer("cos", "f32", output=True),
-            Buffer("sin", "f32", output=True),
+            Buffer("table", "f32", output=True),
         ),
         (Scalar("tokens"), Scalar("half"), Scalar("magnitude", "f32")),
         (("tokens", 1),),

@@ -1,0 +1,271 @@
+"""Which kernels do the work of which operation, and with which numbers: the same for every home of the kernels.
+
+A rule gets the operation's operands in the graph's order, its attributes, and the shape of its result, in which a size
+that only the running program knows means nothing. It calls `Site.dispatch` as often as it needs and returns the
+operation's result. What an operand is, the home knows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ...graph.rope import frequencies
+from ...graph.types import TensorType
+from .kernel import Kernel
+from .kernels.activations import activation_width, quantize_rows
+from .kernels.attention import attention_many, attention_one, shared_heads
+from .kernels.elementwise import by_row, elementwise, gain_by_one
+from .kernels.embed import embed
+from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
+from .kernels.kv_update import kv_update
+from .kernels.linear_many import linear_many
+from .kernels.linear_one import linear_one, rows_per_group
+from .kernels.norm import layer_norm, rms_norm
+from .kernels.rope import rope
+from .kernels.rotation import rotation
+from .kernels.rows import conv_update, copy_rows, positions, short_conv
+from .kernels.types import QUANT_TYPES
+
+V = TypeVar("V")
+"""An operand in some home: memory, or a value of another IR."""
+Number = Any
+"""A number, or in some home what stands for one that the running program knows."""
+
+
+class Site(Protocol[V]):
+    """The place of one operation in the program that a home makes of a graph."""
+
+    def shape(self, value: V) -> Sequence[int]:
+        """The sizes of an operand; those that only the running program knows mean nothing, and are not 1. A quantized
+        weight's last one may count bytes."""
+        ...
+
+    def size(self, value: V, axis: int) -> Number:
+        """One size of an operand."""
+        ...
+
+    def dtype(self, value: V) -> str:
+        """The element type of a value."""
+        ...
+
+    def times(self, number: Number, factor: int) -> Number:
+        """The product of a number and a constant."""
+        ...
+
+    def constant(self, array: np.ndarray) -> V:
+        """Numbers that are the same in every run."""
+        ...
+
+    def once(self, owner: V | None, key: str, make: Callable[[], V]) -> V:
+        """What `make` gives, made once for all operations that ask for it by the same owner, as long as that one is
+        read; without an owner, for the whole run."""
+        ...
+
+    def dispatch(
+        self, kernel: Kernel, operands: Mapping[str, V], scalars: Mapping[str, Number], result: TensorType | None = None
+    ) -> V:
+        """Calls a kernel with operands by buffer name. Gives its output: the operand that it updates in place, or new
+        memory of the type `result`, by default the operation's."""
+        ...
+
+
+Rule = Callable[[Site[V], list[V], Mapping[str, Any], Sequence[int]], V]
+
+
+def _embed(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    tokens, table = operands
+    scalars = {"tokens": at.size(tokens, 0), "rows": at.shape(table)[0], "cols": result[1]}
+    return at.dispatch(embed(attributes["type_name"]), {"ids": tokens, "w": table}, scalars)
+
+
+def _linear(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, weight = operands
+    type_name, rows, cols = attributes["type_name"], at.shape(weight)[0], prod(at.shape(x)[1:])
+    scalars = {"rows": rows, "cols": cols}
+    if at.shape(x)[0] == 1:
+        return at.dispatch(linear_one(type_name, rows_per_group(rows)), {"w": weight, "x": x}, scalars)
+    scalars["tokens"] = at.size(x, 0)
+    activations = x
+    if type_name in QUANT_TYPES:
+        wide = TensorType("i16", ("T", activation_width(cols)))
+        activations = at.once(x, "quantized", lambda: at.dispatch(quantize_rows(), {"x": x}, scalars, wide))
+    return at.dispatch(linear_many(type_name), {"w": weight, "x": activations}, scalars)
+
+
+def _bias(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, weight = operands
+    return at.dispatch(by_row("add"), {"x": x, "w": weight}, {"rows": at.size(x, 0), "row": prod(at.shape(x)[1:])})
+
+
+def _gain(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, weight = operands
+    inner, ending = at.shape(x)[1:], prod(at.shape(weight))
+    if ending == 1:
+        return at.dispatch(gain_by_one(), {"x": x, "w": weight}, {"rows": at.size(x, 0), "row": prod(inner)})
+    rows = at.times(at.size(x, 0), prod(inner) // ending)
+    return at.dispatch(by_row("mul"), {"x": x, "w": weight}, {"rows": rows, "row": ending})
+
+
+def _norm(
+    kernel: Callable[[int], Kernel],
+    at: Site[V],
+    operands: list[V],
+    attributes: Mapping[str, Any],
+    result: Sequence[int],
+) -> V:
+    x, *weights = operands
+    *inner, row = at.shape(x)[1:]
+    scalars = {"rows": at.times(at.size(x, 0), prod(inner)), "row": row, "eps": attributes["eps"]}
+    return at.dispatch(kernel(len(weights)), {"x": x} | dict(zip("wb", weights, strict=False)), scalars)
+
+
+def _positions(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    tokens, *position = operands
+    scalars = {"tokens": at.size(tokens, 0), "groups": 1}
+    return at.dispatch(positions(), {"position": _position(at, position)}, scalars)
+
+
+def _position(at: Site[V], given: list[V]) -> V:
+    """Where the tokens begin: at 0 in a graph without positions."""
+    return given[0] if given else at.constant(np.zeros(1, np.int32))
+
+
+def _rope(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, *others = operands
+    position = [v for v in others if at.dtype(v) == "i32"]
+    factors = [v for v in others if at.dtype(v) == "f32"]
+    _, heads, head_dim = at.shape(x)
+    half = attributes["dims"] // 2
+    tokens = at.size(x, 0)
+
+    def angles() -> V:
+        turns = at.constant(frequencies(*(attributes[n] for n in ("base", "dims", "scale", "yarn"))))
+        given = {"turns": turns, "position": _position(at, position)} | dict(zip(["factors"], factors, strict=False))
+        scalars = {"tokens": tokens, "half": half, "magnitude": attributes["magnitude"]}
+        table = TensorType("f32", ("T", 2, half))
+        return at.dispatch(rotation(bool(factors)), given, scalars, table)
+
+    turning = [attributes[n] for n in ("base", "dims", "scale", "yarn", "magnitude")]
+    table = at.once(factors[0] if factors else None, f"rotation {turning}", angles)
+    scalars = {"tokens": tokens, "heads": heads, "head_dim": head_dim, "half": half}
+    return at.dispatch(rope(attributes["style"]), {"x": x, "table": table}, scalars)
+
+
+def _kv_update(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    cache, x, position = operands
+    scalars = {"tokens": at.size(x, 0), "rows": at.size(cache, 0), "row": prod(at.shape(x)[1:])}
+    return at.dispatch(kv_update(at.dtype(cache)), {"cache": cache, "x": x, "position": position}, scalars)
+
+
+def _attention(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    q, k, v, *position = operands
+    tokens, heads, head_dim = at.shape(q)
+    kv_heads, value_dim = at.shape(v)[1:]
+    given = {"q": q, "k": k, "v": v, "position": _position(at, position)}
+    scalars = {"tokens": at.size(q, 0), "rows": at.size(k, 0), "heads": heads, "kv_heads": kv_heads} | dict(attributes)
+    shape = (at.dtype(k), head_dim, value_dim)
+    kernel = attention_one(*shape, shared_heads(heads, kv_heads)) if tokens == 1 else attention_many(*shape)
+    return at.dispatch(kernel, given, scalars)
+
+
+def _short_conv(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, *state, kernel = operands
+    row, taps = at.shape(kernel)
+    given = {"x": x, "w": kernel} | dict(zip(["state"], state, strict=False))
+    return at.dispatch(short_conv(bool(state)), given, {"tokens": at.size(x, 0), "row": row, "taps": taps})
+
+
+def _conv_update(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    state, x = operands
+    rows, row = at.shape(state)
+    scalars = {"tokens": at.size(x, 0), "rows": rows, "row": row}
+    return at.dispatch(conv_update(), {"x": x, "state": state}, scalars)
+
+
+def _top_k(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    (x,) = operands
+    scalars = {"tokens": at.size(x, 0), "count": at.shape(x)[1], "k": attributes["k"]}
+    return at.dispatch(top_k(), {"x": x}, scalars)
+
+
+def _route(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, experts = operands
+    scalars = {"tokens": at.size(x, 0), "count": at.shape(x)[1], "k": at.shape(experts)[1], "by": attributes["by"]}
+    return at.dispatch(route(bool(attributes["normalize"])), {"x": x, "experts": experts}, scalars)
+
+
+def _expert_linear(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    return expert_linear_by(expert_linear, at, operands, attributes)
+
+
+def expert_linear_by(kernel: Callable[..., Kernel], at: Site[V], operands: list[V], attributes: Mapping[str, Any]) -> V:
+    """The product by the kernel that `kernel(type name)` gives."""
+    x, experts, weight = operands
+    k, cols = at.shape(experts)[1], at.shape(x)[-1]
+    share = k if len(at.shape(x)) == 2 else 1
+    scalars = {"pairs": at.times(at.size(x, 0), k), "rows": at.shape(weight)[1], "cols": cols, "share": share}
+    return at.dispatch(kernel(attributes["type_name"]), {"w": weight, "x": x, "experts": experts}, scalars)
+
+
+def _expert_gain(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, experts, weight = operands
+    k, *row = at.shape(x)[1:]
+    scalars = {"pairs": at.times(at.size(x, 0), k), "row": prod(row)}
+    return at.dispatch(expert_gain(), {"x": x, "experts": experts, "w": weight}, scalars)
+
+
+def _mix(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, shares = operands
+    k, row = at.shape(x)[1:]
+    return at.dispatch(mix(), {"x": x, "shares": shares}, {"tokens": at.size(x, 0), "k": k, "row": row})
+
+
+def _part(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    return copied(at, operands[0], attributes["start"], prod(result[1:]))
+
+
+def copied(at: Site[V], x: V, start: Number, taken: int, axes: int = 1) -> V:
+    """The operation's result: `taken` elements from `start` of whatever stands behind the first `axes` axes of x."""
+    shape = at.shape(x)
+    rows = at.times(at.size(x, 0), prod(shape[1:axes]))
+    scalars = {"tokens": rows, "row": taken, "start": start, "from": prod(shape[axes:]), "to": taken}
+    return at.dispatch(copy_rows(), {"x": x}, scalars)
+
+
+def _half(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    return copied(at, operands[0], result[-1] * attributes["number"], result[-1], len(result) - 1)
+
+
+def _elementwise(name: str, at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    scalars = {"count": at.times(at.size(operands[0], 0), prod(at.shape(operands[0])[1:]))} | dict(attributes)
+    return at.dispatch(elementwise(name), dict(zip("ab", operands, strict=False)), scalars)
+
+
+_ELEMENTWISE = ("add", "mul", "gelu", "silu", "relu", "tanh", "scale", "softcap")
+RULES: dict[str, Rule[Any]] = {
+    "embed": _embed,
+    "linear": _linear,
+    "bias": _bias,
+    "rms_norm": functools.partial(_norm, lambda weights: rms_norm(weights > 0)),
+    "layer_norm": functools.partial(_norm, layer_norm),
+    "gain": _gain,
+    "part": _part,
+    "half": _half,
+    "positions": _positions,
+    "rope": _rope,
+    "kv_update": _kv_update,
+    "attention": _attention,
+    "short_conv": _short_conv,
+    "conv_update": _conv_update,
+    "top_k": _top_k,
+    "route": _route,
+    "expert_linear": _expert_linear,
+    "expert_gain": _expert_gain,
+    "mix": _mix,
+    **{name: functools.partial(_elementwise, name) for name in _ELEMENTWISE},
+}
