@@ -23,6 +23,7 @@ import numpy as np
 from ..frontend.errors import GgufcError, InputError, UnsupportedError
 from .bandwidth import ReadBandwidth
 from .engine import Engine
+from .executor import chosen_kv
 from .inspect import decode_bytes
 from .llama_cpp import KV, LlamaCpp
 from .load import cached_bundle, load, located, lowered, usable_cores
@@ -168,7 +169,7 @@ def bench(
     prompt = np.random.default_rng(0).integers(0, opened.vocabulary, prompt_tokens).tolist()
     if backend == "iree" and not bundle:
         bundle = cached_bundle(file, archdefs=archdefs, progress=progress)
-    kv = bundle.manifest["kv"] if bundle else "f32"
+    kv = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph)
     make_session = partial(
         load,
         bundle.path if bundle else file,

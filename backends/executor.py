@@ -12,15 +12,28 @@ from ..graph.ir import Graph
 DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16)}
 
 
-def check_kv(kv: str) -> str:
-    """The element type of KV caches as it was given.
+def check_kv(kv: str | None) -> None:
+    """Refuses an element type of KV caches that there isn't.
+
+    Raises:
+        InputError: it is not None, and there is no such type.
+    """
+    if kv is not None and kv not in DTYPES:
+        raise InputError(f"no KV cache of type {kv!r}; there are {', '.join(DTYPES)}")
+
+
+def chosen_kv(graph: Graph, kv: str | None = None, exact: bool = False) -> str:
+    """The element type of KV caches: the one asked for, or f16, half of what a token reads beside the weights. Where
+    nothing else is rounded, because all matrices are f32 or arithmetic is exact, it is f32.
 
     Raises:
         InputError: there is no such type.
     """
-    if kv not in DTYPES:
-        raise InputError(f"no KV cache of type {kv!r}; there are {', '.join(DTYPES)}")
-    return kv
+    check_kv(kv)
+    if kv:
+        return kv
+    matrices = {weight.type.dtype for weight in graph.weights().values() if len(weight.type.shape) > 1}
+    return "f32" if exact or matrices <= {"f32"} else "f16"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..graph.ir import Graph
 from ..graph.model import Model, open_model
 from ..passes import pipeline
 from .bundle import MODULE, WEIGHTS, Bundle, read_bundle, sha256, write_manifest, writing, written_aside
-from .executor import cache_specs, check_kv
+from .executor import cache_specs, chosen_kv
 from .native.target import Target, host_target
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def export(
     model: Path | str,
     output: Path | str,
     *,
-    kv: str = "f32",
+    kv: str | None = None,
     targets: Sequence[Target] = (),
     copy_weights: bool = False,
     archdefs: Iterable[Path | str] | Path | str = (),
@@ -47,7 +47,7 @@ def export(
     Args:
         model: the `.gguf` file; its weights stay where they are and are linked to.
         output: the folder to write; a bundle that is there is replaced when the new one is whole.
-        kv: element type of the KV caches, `f32` or `f16`.
+        kv: element type of the KV caches, `f32` or `f16`; None is what `chosen_kv` says.
         targets: machines to compile for; none means this one.
         copy_weights: put the file itself into the bundle, so that it can be moved alone.
         archdefs: directories of definitions that go before the shipped ones.
@@ -63,7 +63,8 @@ def export(
     opened = open_model(path, as_paths(archdefs))
     if path.resolve().is_relative_to(folder):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
-    entries = entry_graphs(opened, check_kv(kv))
+    kv = chosen_kv(opened.graph, kv)
+    entries = entry_graphs(opened, kv)
     chosen = targets or (host_target(),)
     with written_aside(folder) as aside:
         progress("tracing")
@@ -102,14 +103,15 @@ def _copy(source: Path, copy: Path, folder: Path) -> None:
         shutil.copyfileobj(original, written, 1 << 20)
 
 
-def entry_graphs(model: Model, kv: str) -> dict[str, Graph]:
-    """The entry points by name: `prefill` and `decode` of a decoder, `encode` of what gives an embedding."""
+def entry_graphs(model: Model, kv: str, fuse: bool = True) -> dict[str, Graph]:
+    """The entry points by name: `prefill` and `decode` of a decoder, `encode` of what gives an embedding; with their
+    operations joined where kernels do several in one, or as they are."""
     entries: dict[str, Graph] = {}
     if model.definition.kind == "decoder":
         entries = {"prefill": pipeline.prefill(model.graph, kv), "decode": pipeline.decode(model.graph, kv)}
     if model.embedding:
         entries["encode"] = pipeline.encode(model.embedding)
-    return entries
+    return {name: pipeline.fused(graph) for name, graph in entries.items()} if fuse else entries
 
 
 def places(model: Model) -> "dict[str, Place]":

@@ -12,7 +12,8 @@ from .executor import CacheSpec, cache_specs
 
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
-    """The graph of `prefill`, `decode`, `forward` (the run without a cache) or `encode` (which gives an embedding).
+    """The graph of `prefill`, `decode` or `encode` (which gives an embedding) as it is compiled, or of `forward`, the
+    run without a cache.
 
     Raises:
         InputError: the model has no such entry point.
@@ -20,10 +21,10 @@ def entry_graph(model: Model, name: str, kv: str) -> Graph:
     if name == "forward":
         return pipeline.forward(model.graph)
     if name == "encode" and model.embedding:
-        return pipeline.encode(model.embedding)
+        return pipeline.fused(pipeline.encode(model.embedding))
     if name == "encode" or model.definition.kind != "decoder":
         raise InputError(f"{model.file.path}: {model.definition.name} as this file has it gives no {name}")
-    return {"prefill": pipeline.prefill, "decode": pipeline.decode}[name](model.graph, kv)
+    return pipeline.fused({"prefill": pipeline.prefill, "decode": pipeline.decode}[name](model.graph, kv))
 
 
 def describe(model: Model, kv: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..frontend.definitions import as_paths
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, read_bundle
-from .executor import check_kv
+from .executor import check_kv, chosen_kv
 from .machine import best_target, this_machine
 from .session import Facts, Session
 
@@ -32,7 +32,7 @@ def load(
     backend: str = "iree",
     *,
     threads: int | None = None,
-    kv: str = "f32",
+    kv: str | None = None,
     exact: bool = False,
     weights: Path | str | None = None,
     archdefs: Iterable[Path | str] | Path | str = (),
@@ -45,7 +45,7 @@ def load(
         backend: `iree` (the compiled module), `native` (kernels called from Python on the mapped file) or `xla` (the
             portable module on XLA's CPU client).
         threads: workers; None is one for each core this process may use.
-        kv: element type of the caches where a `.gguf` is given; a bundle has its own.
+        kv: element type of the caches where a `.gguf` is given, by default what `chosen_kv` says; a bundle has its own.
         exact: backend `native`: float32 arithmetic on dequantized weights instead of the fast kernels.
         weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions that go before the shipped ones.
@@ -125,7 +125,7 @@ def cache_directory() -> Path:
 def cached_bundle(
     model: Path,
     *,
-    kv: str = "f32",
+    kv: str | None = None,
     archdefs: Iterable[Path] = (),
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
@@ -141,7 +141,9 @@ def cached_bundle(
     from .native.target import host_target
 
     definitions = tuple(archdefs)
-    folder = cache_directory() / cache_key(open_model(model, definitions), host_target(), kv)
+    opened = open_model(model, definitions)
+    kv = chosen_kv(opened.graph, kv)
+    folder = cache_directory() / cache_key(opened, host_target(), kv)
     if folder.exists():
         try:
             bundle = read_bundle(folder)
@@ -181,13 +183,13 @@ def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
 
 
 def _on_source(
-    path: Path, backend: str, threads: int, kv: str, exact: bool, archdefs: Iterable[Path], bundle: Bundle | None
+    path: Path, backend: str, threads: int, kv: str | None, exact: bool, archdefs: Iterable[Path], bundle: Bundle | None
 ) -> Session:
     """A session of a backend that needs the exporter's packages: it lowers the model again."""
     from .export import entry_graphs
 
     model = lowered(bundle, path, archdefs)
-    graphs = entry_graphs(model, kv)
+    graphs = entry_graphs(model, chosen_kv(model.graph, kv, exact), fuse=not exact)
     if backend == "native":
         from .native.executor import NativeExecutor
 

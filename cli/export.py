@@ -16,7 +16,9 @@ from .progress import Progress
 @kv_option
 @click.option("--copy-weights", is_flag=True, help="Put the weights into the bundle, so that it can be moved alone.")
 @common_options
-def export(model: Path, output: Path, kv: str, copy_weights: bool, archdefs: tuple[Path, ...], as_json: bool) -> None:
+def export(
+    model: Path, output: Path, kv: str | None, copy_weights: bool, archdefs: tuple[Path, ...], as_json: bool
+) -> None:
     """Compile MODEL into the bundle DIR.
 
     \b

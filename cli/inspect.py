@@ -24,7 +24,7 @@ from .output import parameter_text, print_json, print_table, size_text, stream_t
 @common_options
 def inspect(
     model: Path,
-    kv: str,
+    kv: str | None,
     graph: str | None,
     arch: bool,
     weights_file: Path | None,
@@ -36,6 +36,7 @@ def inspect(
     \b
     Example: ggufc inspect gemma.gguf --graph decode
     """
+    from ..backends.executor import chosen_kv
     from ..backends.inspect import describe, entry_graph
     from ..backends.load import located, lowered
     from ..graph.report import outline
@@ -45,16 +46,16 @@ def inspect(
         raise InputError("give one of --graph and --arch")
     bundle, file = located(model, weights_file)
     opened = lowered(bundle, file, archdefs)
-    kv = bundle.manifest["kv"] if bundle else kv
+    kv_type: str = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv)
     if graph:
-        text = print_graph(entry_graph(opened, graph, kv))
+        text = print_graph(entry_graph(opened, graph, kv_type))
         print_json({"graph": text}) if as_json else stream_text(text)
         return
     if arch:
         made = outline(opened.definition, opened)
         print_json(made) if as_json else _print_outline(made)
         return
-    found = describe(opened, kv)
+    found = describe(opened, kv_type)
     if bundle:
         found["bundle"] = {
             "targets": {name: target["file"] for name, target in bundle.manifest["targets"].items()},

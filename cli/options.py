@@ -42,7 +42,9 @@ common_options = options(
 )
 model_argument = click.argument("model", type=PATH)
 kv_option = click.option(
-    "--kv", type=click.Choice(["f32", "f16"]), default="f32", show_default=True, help="Type of the KV cache."
+    "--kv",
+    type=click.Choice(["f32", "f16"]),
+    help="Type of the KV cache; default: f16, and f32 for a model whose matrices are all f32.",
 )
 weights_option = click.option(
     "--weights-file", type=PATH, metavar="FILE", help="The GGUF of a bundle that was moved away from it."

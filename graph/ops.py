@@ -20,6 +20,10 @@ WEIGHT_TYPES = (
 """The GGML types that every backend computes with."""
 
 
+GATES = ("gelu", "silu", "relu", "tanh")
+"""Operations on elements that `glu` can gate with."""
+
+
 class RuleError(Exception):
     """An operation's operands or attributes break its rule; the message says how."""
 
@@ -56,6 +60,7 @@ _COUNT = _whole(0)
 _FACTOR = _number(_F32_TINY, 2.0**31, "a number above 0 and up to 2147483648")
 _NOT_NEGATIVE = _number(0, _F32_MAX, "a finite number from 0")
 DOMAINS: dict[str, Domain] = {
+    "act": Domain(lambda value: value in GATES, ", ".join(GATES)),
     "ahead": _COUNT,
     # base 1 would turn all pairs alike, and has no logarithm to divide by
     "base": _number(1 + 2.0**-23, _F32_MAX, "a finite number above 1"),
@@ -123,6 +128,37 @@ def _linear(values: _Values, weights: _Weights, attributes: _Attributes) -> Tens
     assert isinstance(shape, tuple)
     _need(w.shape == (prod(shape), x.row_size), f"has shape {list(w.shape)}, wanted [{prod(shape)}, {x.row_size}]")
     return TensorType("f32", (x.shape[0], *shape))
+
+
+def _norm_linear(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    return _linear((_normed(values, weights),), weights[1:], attributes)
+
+
+def _normed(values: _Values, weights: _Weights) -> Value:
+    """The operand of a product whose first weight is the norm's."""
+    x = values[0]
+    _need(len(x.type.shape) == 2, f"takes [T, width], found {x.type}")
+    _rms_norm(values, weights[:1], {})
+    return x
+
+
+def _glu(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    gate, up = weights
+    _need(gate.type == up.type, f"the gate is {gate.type} and what it gates {up.type}")
+    return _linear(values, weights[1:], attributes)
+
+
+def _norm_glu(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    return _glu((_normed(values, weights),), weights[1:], attributes)
+
+
+def _norm_add(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    return _rms_norm((Value(values[0].name, _same(values, (), {})),), weights, attributes)
+
+
+def _norm_rope(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    _rms_norm(values, weights[:1], attributes)
+    return _rope(values, weights[1:], attributes)
 
 
 def _bias(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
@@ -303,6 +339,7 @@ def _softcap(values: _Values, weights: _Weights, attributes: _Attributes) -> Ten
     return _same(values, weights, attributes)
 
 
+_ROPE = ("base", "dims", "magnitude", "scale", "style", "yarn")
 OPS: dict[str, Rule] = {
     r.name: r
     for r in (
@@ -318,7 +355,7 @@ OPS: dict[str, Rule] = {
         # tokens [, position]: the position of each row
         Rule("positions", (1, 2), (0, 0), (), _positions, row_wise=False),
         # x [, position]; row t stands at position + t, or at t
-        Rule("rope", (1, 2), (0, 1), ("base", "dims", "magnitude", "scale", "style", "yarn"), _rope, row_wise=False),
+        Rule("rope", (1, 2), (0, 1), _ROPE, _rope, row_wise=False),
         # q, k, v [, position]. Row t of q stands at position + t, or at t. Keys are a ring: after a call that ends
         # before position e, row s of k holds the latest p < e with p = s (mod rows of k); p < 0: it is empty.
         Rule("attention", (3, 4), (0, 0), ("ahead", "cap", "scale", "window"), _attention, row_wise=False),
@@ -334,6 +371,14 @@ OPS: dict[str, Rule] = {
         Rule("expert_linear", (2, 2), (1, 1), (), _expert_linear),
         Rule("expert_gain", (2, 2), (1, 1), (), _expert_gain),
         Rule("mix", (2, 2), (0, 0), (), _mix),
+        # x, norm, W: the product of the norm of x; glu: act(x Wgate^T) * (x Wup^T)
+        Rule("norm_linear", (1, 1), (2, 2), ("eps", "shape"), _norm_linear),
+        Rule("glu", (1, 1), (2, 2), ("act", "shape"), _glu),
+        Rule("norm_glu", (1, 1), (3, 3), ("act", "eps", "shape"), _norm_glu),
+        # a, x, norm: x plus the norm of a
+        Rule("norm_add", (2, 2), (1, 1), ("eps",), _norm_add),
+        # x [, position], norm [, factors]: the rotation of the norm of x
+        Rule("norm_rope", (1, 2), (1, 2), (*_ROPE, "eps"), _norm_rope, row_wise=False),
         Rule("last_row", (1, 1), (0, 0), (), _last_row, row_wise=False),
         Rule("add", (2, 2), (0, 0), (), _same),
         Rule("mul", (2, 2), (0, 0), (), _same),

@@ -8,6 +8,10 @@ from ..graph.ir import Graph, renumber
 from ..graph.verify import VerifyError, verify
 from .cse import EliminateCommonSubexpressions
 from .dce import EliminateDeadCode
+from .fuse_glu import FuseGlu
+from .fuse_norm_add import FuseNormAdd
+from .fuse_norm_linear import FuseNormLinear
+from .fuse_norm_rope import FuseNormRope
 from .last_row import LastRow
 from .prove_kv import ProveKv
 from .set_tokens import SetTokens
@@ -17,6 +21,9 @@ from .wire_kv import WireKv
 Pass = Callable[[Graph], Graph]
 
 CLEAN_UP: tuple[Pass, ...] = (EliminateCommonSubexpressions(), EliminateDeadCode(), ProveKv())
+
+FUSE: tuple[Pass, ...] = (FuseGlu(), FuseNormLinear(), FuseNormRope(), FuseNormAdd(), EliminateDeadCode(), ProveKv())
+"""Saves passes over memory and calls of kernels. The order matters: a gate is seen before norms join its products."""
 
 
 def run(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
@@ -54,3 +61,8 @@ def prefill(graph: Graph, kv_type: str) -> Graph:
 def decode(graph: Graph, kv_type: str) -> Graph:
     """`@decode(token, position, caches...) -> logits, caches...`: prefill of one token, with kernels of its own."""
     return run(replace(graph, name="decode"), (TieWeights(), WireKv(kv_type), SetTokens(1), *CLEAN_UP))
+
+
+def fused(graph: Graph) -> Graph:
+    """An entry point with operations joined that kernels do in one go; the same values but for rounding."""
+    return run(graph, FUSE)

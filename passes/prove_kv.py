@@ -6,7 +6,7 @@ from enum import Enum
 from ..frontend.errors import InputError
 from ..graph.ir import Graph, Op, Value
 
-PROJECTIONS = ("linear", "expert_linear")
+PROJECTIONS = ("linear", "norm_linear", "expert_linear")
 
 
 class KvError(InputError):
@@ -26,6 +26,7 @@ class Role(Enum):
 
 TAKES: dict[str, tuple[Role, ...]] = {
     "rope": (Role.ROWS, Role.POSITION),
+    "norm_rope": (Role.ROWS, Role.POSITION),
     "positions": (Role.ROWS, Role.POSITION),
     "attention": (Role.ROWS, Role.NEW_CACHE, Role.NEW_CACHE, Role.POSITION),
     "kv_update": (Role.CACHE, Role.ROWS, Role.POSITION),
@@ -35,6 +36,7 @@ TAKES: dict[str, tuple[Role, ...]] = {
 """What operations take in a graph with caches, when it isn't rows alone."""
 WITHOUT_CACHES: dict[str, tuple[Role, ...]] = {
     "rope": (Role.ROWS,),
+    "norm_rope": (Role.ROWS,),
     "positions": (Role.ROWS,),
     "attention": (Role.ROWS, Role.ROWS, Role.ROWS),
     "short_conv": (Role.ROWS,),

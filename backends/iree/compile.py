@@ -24,6 +24,7 @@ from .legalise import Place, legalise
 FLAGS = (
     "--iree-input-type=stablehlo",
     "--iree-opt-level=O3",
+    "--iree-opt-const-eval=false",  # what is constant may need a kernel, which the compiler can't run
     "--iree-vm-bytecode-module-strip-source-map=true",
     "--iree-vm-emit-polyglot-zip=false",
     "--iree-llvmcpu-debug-symbols=false",

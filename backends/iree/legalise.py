@@ -16,8 +16,6 @@ from ..native.rules import RULES
 from ..native.target import Target
 from .executables import RAW, parse_executable, target_attribute
 
-COMPILED = frozenset(("rms_norm", "rope"))
-"""Composites that stay: the compiler fuses their decompositions with what stands around them."""
 PREFIX = "ggufc."
 """What the name of an operation's composite begins with."""
 SCOPE = "model"
@@ -227,8 +225,6 @@ class _Entry:
 
     def _composite(self, operation: ir.Operation) -> None:
         name = ir.StringAttr(operation.attributes["name"]).value.removeprefix(PREFIX)
-        if name in COMPILED:
-            return
         given = operation.attributes
         named = ir.DictAttr(given["composite_attributes"]) if "composite_attributes" in given else ()
         attributes = {a.name: _python(a.attr) for a in named}
@@ -287,7 +283,7 @@ class _Site:
 
         return self._entry.once(("constant", array.dtype.str, array.shape, array.tobytes()), make)
 
-    def once(self, owner: ir.Value | None, key: str, make: Callable[[], ir.Value]) -> ir.Value:
+    def once(self, owner: ir.Value | None, key: object, make: Callable[[], ir.Value]) -> ir.Value:
         return self._entry.once((owner, key), make)
 
     def dispatch(

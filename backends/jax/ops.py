@@ -191,6 +191,42 @@ def rope(
     return lax.concatenate([*turned, *rest], 2)
 
 
+def norm_linear(x: Array, norm: Array, weight: Array, *, eps: float, shape: tuple[int, ...], type_name: str) -> Array:
+    """The product of the norm."""
+    return linear(rms_norm(x, norm, eps=eps), weight, shape=shape, type_name=type_name)
+
+
+def glu(x: Array, gate: Array, up: Array, *, act: str, shape: tuple[int, ...], type_name: str) -> Array:
+    """`act(x gate^T) * (x up^T)`; Shazeer, GLU Variants Improve Transformer, 2020."""
+    gated = RULES[act](linear(x, gate, shape=shape, type_name=type_name))
+    return gated * linear(x, up, shape=shape, type_name=type_name)
+
+
+def norm_glu(
+    x: Array, norm: Array, gate: Array, up: Array, *, act: str, eps: float, shape: tuple[int, ...], type_name: str
+) -> Array:
+    """`glu` of the norm."""
+    return glu(rms_norm(x, norm, eps=eps), gate, up, act=act, shape=shape, type_name=type_name)
+
+
+def norm_add(a: Array, x: Array, norm: Array, *, eps: float) -> Array:
+    """x plus the norm of a."""
+    return x + rms_norm(a, norm, eps=eps)
+
+
+def norm_rope(
+    x: Array,
+    position: Array | None = None,
+    norm: Array | None = None,
+    factors: Array | None = None,
+    *,
+    eps: float,
+    **turning: Any,
+) -> Array:
+    """The rotation of the norm of each head."""
+    return rope(rms_norm(x, norm, eps=eps), position, factors, **turning)
+
+
 def attention(
     q: Array, k: Array, v: Array, position: Array | None = None, *, ahead: int, cap: float, scale: float, window: int
 ) -> Array:
@@ -249,6 +285,11 @@ RULES: dict[str, Callable[..., Any]] = {
     "half": half,
     "positions": positions,
     "rope": rope,
+    "norm_linear": norm_linear,
+    "glu": glu,
+    "norm_glu": norm_glu,
+    "norm_add": norm_add,
+    "norm_rope": norm_rope,
     "attention": attention,
     "kv_update": kv_update,
     "short_conv": short_conv,

@@ -18,11 +18,13 @@ from .ops import RULES
 COMPOSITES = (
     *("embed", "linear", "rms_norm", "layer_norm", "rope", "attention", "kv_update", "short_conv", "conv_update"),
     *("part", "half", "top_k", "route", "expert_linear", "expert_gain", "mix"),
+    *("norm_linear", "glu", "norm_glu", "norm_add", "norm_rope"),
+    *("bias", "gain", "add", "mul", "scale", "gelu", "silu", "relu", "tanh", "softcap"),
 )
 """Operations that become composites: a backend may put its own kernel in their place."""
 
-TYPED = ("embed", "linear", "expert_linear")
-"""Operations whose rule is told the GGML type of the weight, since it comes as bytes."""
+TYPED = ("embed", "linear", "norm_linear", "glu", "norm_glu", "expert_linear")
+"""Operations whose rule is told the GGML type of the last weight, since it comes as bytes."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def _call(
     """One operation; the composites as named inner functions, one for each set of attributes."""
     keywords = dict(op.attributes)
     if op.name in TYPED:
-        keywords["type_name"] = op.weights[0].type.dtype
+        keywords["type_name"] = op.weights[-1].type.dtype
     # which optional operands are there: rope(x, factors) is not rope(x, position)
     kinds = tuple("weight" if isinstance(o, Weight) else "value" for o in op.operands)
     key = (op.name, tuple(sorted(keywords.items())), kinds)

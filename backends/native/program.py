@@ -212,7 +212,7 @@ class _Lowering:
     def constant(self, array: np.ndarray) -> Operand:
         return Operand(Place(array=array), {"f": "f32", "i": "i32"}[array.dtype.kind], array.shape)
 
-    def once(self, owner: Operand | None, key: str, make: Callable[[], Operand]) -> Operand:
+    def once(self, owner: Operand | None, key: object, make: Callable[[], Operand]) -> Operand:
         if (owner, key) not in self._made:
             before, self._owner = self._owner, owner or "the whole run"
             self._made[owner, key] = make()

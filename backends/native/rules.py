@@ -19,12 +19,12 @@ from ...graph.types import TensorType
 from .kernel import Kernel
 from .kernels.activations import activation_width, quantize_rows
 from .kernels.attention import attention_many, attention_one, shared_heads
-from .kernels.elementwise import by_row, elementwise, gain_by_one
+from .kernels.elementwise import by_row, elementwise, gain_by_one, gated
 from .kernels.embed import embed
 from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
 from .kernels.kv_update import kv_update
 from .kernels.linear_many import linear_many
-from .kernels.linear_one import linear_one, rows_per_group
+from .kernels.linear_one import glu_one, linear_one, rows_per_group
 from .kernels.norm import layer_norm, rms_norm
 from .kernels.rope import rope
 from .kernels.rotation import rotation
@@ -61,7 +61,7 @@ class Site(Protocol[V]):
         """Numbers that are the same in every run."""
         ...
 
-    def once(self, owner: V | None, key: str, make: Callable[[], V]) -> V:
+    def once(self, owner: V | None, key: object, make: Callable[[], V]) -> V:
         """What `make` gives, made once for all operations that ask for it by the same owner, as long as that one is
         read; without an owner, for the whole run."""
         ...
@@ -85,16 +85,68 @@ def _embed(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result
 
 def _linear(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
     x, weight = operands
+    return _product(at, x, None, weight, attributes)
+
+
+def _norm_linear(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, norm, weight = operands
+    return _product(at, x, norm, weight, attributes)
+
+
+def _product(
+    at: Site[V], x: V, norm: V | None, weight: V, attributes: Mapping[str, Any], result: TensorType | None = None
+) -> V:
+    """The product of the rows of x, or of their norms."""
     type_name, rows, cols = attributes["type_name"], at.shape(weight)[0], prod(at.shape(x)[1:])
-    scalars = {"rows": rows, "cols": cols}
+    if norm is not None and type_name not in QUANT_TYPES:
+        x, norm = _normed(at, x, norm, attributes["eps"], cols), None
+    given, scalars = {"w": weight, "x": x}, {"rows": rows, "cols": cols}
+    fuses, eps = ({"norm": norm}, {"eps": attributes["eps"]}) if norm is not None else ({}, {})
     if at.shape(x)[0] == 1:
-        return at.dispatch(linear_one(type_name, rows_per_group(rows)), {"w": weight, "x": x}, scalars)
+        kernel = linear_one(type_name, rows_per_group(rows), bool(fuses))
+        return at.dispatch(kernel, given | fuses, scalars | eps, result)
     scalars["tokens"] = at.size(x, 0)
-    activations = x
     if type_name in QUANT_TYPES:
-        wide = TensorType("i16", ("T", activation_width(cols)))
-        activations = at.once(x, "quantized", lambda: at.dispatch(quantize_rows(), {"x": x}, scalars, wide))
-    return at.dispatch(linear_many(type_name), {"w": weight, "x": activations}, scalars)
+        given["x"] = _quantized(at, x, norm, scalars | eps)
+    return at.dispatch(linear_many(type_name), given, scalars, result)
+
+
+def _normed(at: Site[V], x: V, norm: V, eps: float, cols: int) -> V:
+    """The norm of x, for products that can't take it themselves."""
+
+    def make() -> V:
+        scalars = {"rows": at.size(x, 0), "row": cols, "eps": eps}
+        shape = (1 if at.shape(x)[0] == 1 else "T", cols)
+        return at.dispatch(rms_norm(True), {"x": x, "w": norm}, scalars, TensorType("f32", shape))
+
+    return at.once(x, ("rms_norm", norm, eps), make)
+
+
+def _quantized(at: Site[V], x: V, norm: V | None, scalars: Mapping[str, Number]) -> V:
+    """The integers of x, or of its norm."""
+    given = {"x": x} if norm is None else {"x": x, "w": norm}
+    wide = TensorType("i16", ("T", activation_width(scalars["cols"])))
+    make = functools.partial(at.dispatch, quantize_rows(norm is not None), given, scalars, wide)
+    return at.once(x, ("quantize", norm, scalars.get("eps")), make)
+
+
+def _glu(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, *norm, gate, up = operands
+    type_name, act, rows, cols = attributes["type_name"], attributes["act"], at.shape(gate)[0], prod(at.shape(x)[1:])
+    if at.shape(x)[0] == 1 and type_name in QUANT_TYPES:
+        given = {"gate": gate, "up": up, "x": x} | dict(zip(["norm"], norm, strict=False))
+        scalars = {"rows": rows, "cols": cols, "eps": attributes.get("eps")}
+        return at.dispatch(glu_one(type_name, act, rows_per_group(rows), bool(norm)), given, scalars)
+    wide = TensorType("f32", (1 if at.shape(x)[0] == 1 else "T", rows))
+    gate, up = (_product(at, x, norm[0] if norm else None, w, attributes, wide) for w in (gate, up))
+    return at.dispatch(gated(act), {"a": gate, "b": up}, {"count": at.times(at.size(x, 0), rows)})
+
+
+def _norm_add(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    a, x, norm = operands
+    *inner, row = at.shape(a)[1:]
+    scalars = {"rows": at.times(at.size(a, 0), prod(inner)), "row": row, "eps": attributes["eps"]}
+    return at.dispatch(rms_norm(True, adds=True), {"x": a, "w": norm, "r": x}, scalars)
 
 
 def _bias(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
@@ -136,24 +188,40 @@ def _position(at: Site[V], given: list[V]) -> V:
 
 
 def _rope(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, position, others = _apart(at, operands)
+    return _rotated(at, x, None, position, others, attributes)
+
+
+def _norm_rope(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    x, position, (norm, *others) = _apart(at, operands)
+    return _rotated(at, x, norm, position, others, attributes)
+
+
+def _apart(at: Site[V], operands: list[V]) -> tuple[V, V, list[V]]:
+    """What is rotated, the position, and weights."""
     x, *others = operands
-    position = [v for v in others if at.dtype(v) == "i32"]
-    factors = [v for v in others if at.dtype(v) == "f32"]
+    given = [v for v in others if at.dtype(v) == "i32"]
+    return x, _position(at, given), [v for v in others if at.dtype(v) != "i32"]
+
+
+def _rotated(at: Site[V], x: V, norm: V | None, position: V, factors: list[V], attributes: Mapping[str, Any]) -> V:
     _, heads, head_dim = at.shape(x)
-    half = attributes["dims"] // 2
-    tokens = at.size(x, 0)
+    tokens, half = at.size(x, 0), attributes["dims"] // 2
+    turning = tuple(attributes[n] for n in ("base", "dims", "scale", "yarn"))
 
     def angles() -> V:
-        turns = at.constant(frequencies(*(attributes[n] for n in ("base", "dims", "scale", "yarn"))))
-        given = {"turns": turns, "position": _position(at, position)} | dict(zip(["factors"], factors, strict=False))
+        given = {"turns": at.constant(frequencies(*turning)), "position": position}
         scalars = {"tokens": tokens, "half": half, "magnitude": attributes["magnitude"]}
-        table = TensorType("f32", ("T", 2, half))
-        return at.dispatch(rotation(bool(factors)), given, scalars, table)
+        table = TensorType("f32", (1 if at.shape(x)[0] == 1 else "T", 2, half))
+        return at.dispatch(
+            rotation(bool(factors)), given | dict(zip(["factors"], factors, strict=False)), scalars, table
+        )
 
-    turning = [attributes[n] for n in ("base", "dims", "scale", "yarn", "magnitude")]
-    table = at.once(factors[0] if factors else None, f"rotation {turning}", angles)
-    scalars = {"tokens": tokens, "heads": heads, "head_dim": head_dim, "half": half}
-    return at.dispatch(rope(attributes["style"]), {"x": x, "table": table}, scalars)
+    table = at.once(None, ("rotation", turning, attributes["magnitude"], *factors), angles)
+    given, scalars = {"x": x, "table": table}, {"tokens": tokens, "heads": heads, "head_dim": head_dim, "half": half}
+    if norm is not None:
+        given, scalars = given | {"w": norm}, scalars | {"eps": attributes["eps"]}
+    return at.dispatch(rope(attributes["style"], norm is not None), given, scalars)
 
 
 def _kv_update(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
@@ -250,6 +318,11 @@ _ELEMENTWISE = ("add", "mul", "gelu", "silu", "relu", "tanh", "scale", "softcap"
 RULES: dict[str, Rule[Any]] = {
     "embed": _embed,
     "linear": _linear,
+    "norm_linear": _norm_linear,
+    "glu": _glu,
+    "norm_glu": _glu,
+    "norm_add": _norm_add,
+    "norm_rope": _norm_rope,
     "bias": _bias,
     "rms_norm": functools.partial(_norm, lambda weights: rms_norm(weights > 0)),
     "layer_norm": functools.partial(_norm, layer_norm),

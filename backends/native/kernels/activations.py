@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..emit import F32, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
+from .norm import rms_factor
 
 GROUP = 256
 """Elements that share one activation scale."""
@@ -79,21 +80,56 @@ class Quantizer:
 _TOKENS_PER_GROUP = 8
 
 
-def quantize_rows() -> Kernel:
-    """Float32 activations to the integers that `linear_many` takes.
+class Normed:
+    """Emits the elements of one row's norm, x / sqrt(mean(x^2) + eps) * w, up to 256 at a time."""
 
-    x: float32 (tokens, cols), cols a multiple of 32; q: int16 (tokens, activation_width(cols)), a row being one record
-    (see RECORD) per 256 elements, zeros where the last group ends early.
+    def __init__(self, e: Emitter, w: Value, eps: Value, cols: Value) -> None:
+        self.e, self._w, self._eps, self._cols = e, w, eps, cols
+        self._scratch = e.scratch(4 * GROUP)
+        self._x = self._factor = None
+
+    def begin(self, x: Value) -> None:
+        """Takes the row of `cols` float32 at x."""
+        self._x, self._factor = x, rms_factor(self.e, x, self._cols, self._eps)
+
+    def group(self, element: Value) -> Value:
+        """The address of the elements from `element` on: 256, or as many as are left, a multiple of 32."""
+        e, kind = self.e, vec(F32, STEP)
+        at = e.times(element, 4)
+        x, w = e.at(self._x, at), e.at(self._w, at)
+
+        def scale(i: Value) -> None:
+            offset = e.times(i, 4)
+            value = e.fmul(e.read(kind, x, offset), e.splat(self._factor, STEP))
+            e.write(e.fmul(value, e.read(kind, w, offset)), self._scratch, offset)
+
+        e.each(0, e.minimum(e.sub(self._cols, element), GROUP), STEP, scale)
+        return self._scratch
+
+
+def quantize_rows(normed: bool = False) -> Kernel:
+    """Float32 activations, or if `normed` their norms, to the integers that `linear_many` takes.
+
+    x: float32 (tokens, cols), cols a multiple of 32; w, if normed: float32 (cols,), the norm's weight; q: int16
+    (tokens, activation_width(cols)), a row being one record (see RECORD) per 256 elements, zeros where the last group
+    ends early.
     """
 
     def emit(e: Emitter, a: Arguments) -> None:
         cols, quantizer = a["cols"], Quantizer(e)
+        norm = Normed(e, a["w"], a["eps"], cols) if normed else None
         first = e.times(a["@tokens"], _TOKENS_PER_GROUP)
 
         def row(token: Value) -> None:
             x = e.at(a["x"], e.times(e.mul(token, cols), 4))
             out = e.at(a["q"], e.mul(token, activation_bytes(e, cols)))
-            e.each(0, cols, GROUP, lambda i: group(e.at(x, e.times(i, 4)), e.sub(cols, i), record(out, i)))
+            if norm:
+                norm.begin(x)
+
+            def elements(i: Value) -> Value:
+                return norm.group(i) if norm else e.at(x, e.times(i, 4))
+
+            e.each(0, cols, GROUP, lambda i: group(elements(i), e.sub(cols, i), record(out, i)))
 
         def record(out: Value, i: Value) -> Value:
             return e.at(out, e.times(e.over(i, GROUP), RECORD))
@@ -117,10 +153,11 @@ def quantize_rows() -> Kernel:
 
         e.each(first, e.minimum(e.add(first, e.index(_TOKENS_PER_GROUP)), a["tokens"]), 1, row)
 
+    weight, eps = ((Buffer("w", "f32"),), (Scalar("eps", "f32"),)) if normed else ((), ())
     return Kernel(
-        "ggufc_quantize_rows",
-        (Buffer("x", "f32"), Buffer("q", "i16", output=True)),
-        (Scalar("tokens"), Scalar("cols")),
+        f"ggufc_{'norm_' if normed else ''}quantize_rows",
+        (Buffer("x", "f32"), *weight, Buffer("q", "i16", output=True)),
+        (Scalar("tokens"), Scalar("cols"), *eps),
         (("tokens", _TOKENS_PER_GROUP),),
         emit,
     )

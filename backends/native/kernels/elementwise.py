@@ -96,6 +96,34 @@ def elementwise(name: str) -> Kernel:
     )
 
 
+def act(e: Emitter, name: str, value: Value) -> Value:
+    """gelu, silu, relu or tanh of a scalar or vector."""
+    return _RULES[name].emit(e, [value], None)
+
+
+def gated(name: str) -> Kernel:
+    """y = act(a) * b on `count` float32 elements, `name` being gelu, silu, relu or tanh. y may be one of the two."""
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        first = e.times(a["@count"], _PER_GROUP)
+        count = e.minimum(e.sub(a["count"], first), _PER_GROUP)
+        addresses = {buffer: e.at(a[buffer], e.times(first, 4)) for buffer in "aby"}
+
+        def apply(kind: ir.Type, i: Value) -> None:
+            gate, value = (e.read(kind, addresses[buffer], e.times(i, 4)) for buffer in "ab")
+            e.write(e.fmul(act(e, name, gate), value), addresses["y"], e.times(i, 4))
+
+        each_lane(e, count, apply)
+
+    return Kernel(
+        f"ggufc_gated_{name}",
+        (Buffer("a", "f32"), Buffer("b", "f32"), Buffer("y", "f32", output=True)),
+        (Scalar("count"),),
+        (("count", _PER_GROUP),),
+        emit,
+    )
+
+
 def by_row(name: str) -> Kernel:
     """y = x + w ("add") or x * w ("mul") in every row. x, y: float32 (rows, row); w: float32 (row,)."""
 

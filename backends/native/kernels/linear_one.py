@@ -6,11 +6,15 @@ lines ahead. Each work group quantizes x for itself, in the order in which the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from llvmlite import ir
 
 from ..emit import F32, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
-from .activations import GROUP, Quantizer
+from .activations import GROUP, Normed, Quantizer
+from .elementwise import act, each_lane
 from .plain import PlainType
 from .quant import QuantType
 from .types import TYPES
@@ -23,27 +27,72 @@ _AHEAD, _AHEAD_OF_SHORT_ROWS = 384, 3072
 distance, longer ones lose as much."""
 
 
-def linear_one(type_name: str, rows_per_group: int = 64) -> Kernel:
-    """y = W x for one row of float32 activations.
+def linear_one(type_name: str, rows_per_group: int = 64, normed: bool = False) -> Kernel:
+    """y = W x for one row of float32 activations, or y = W norm(x).
 
     w: the raw rows of the weight; x: float32 (cols,); y: float32 (rows,). cols is a multiple of the type's block, and
     for quantized types x is rounded as `activations` says. A larger `rows_per_group` suits matrices of very many rows.
+    If `normed`, which only quantized types can be, x is first made x / sqrt(mean(x^2) + eps) * norm, norm: float32
+    (cols,).
     """
     kind = TYPES[type_name]
-    emit = (_Plain(kind) if isinstance(kind, PlainType) else _Quantized(kind)).emit
-    suffix = "" if rows_per_group == 64 else f"_{rows_per_group}"
 
     def body(e: Emitter, a: Arguments) -> None:
         first = e.times(a["@rows"], rows_per_group)
-        emit(e, a, first, e.minimum(e.add(first, e.index(rows_per_group)), a["rows"]))
+        last = e.minimum(e.add(first, e.index(rows_per_group)), a["rows"])
+        if isinstance(kind, PlainType):
+            _Plain(kind).emit(e, a, first, last)
+        else:
+            _Quantized(kind).emit(e, a, normed, [(a["w"], first, last, a["y"])])
 
     return Kernel(
-        f"ggufc_linear_one_{type_name}{suffix}",
-        (Buffer("w", "i8"), Buffer("x", "f32"), Buffer("y", "f32", output=True)),
-        (Scalar("rows"), Scalar("cols")),
+        f"ggufc_{'norm_' if normed else ''}linear_one_{type_name}{_suffix(rows_per_group)}",
+        (Buffer("w", "i8"), Buffer("x", "f32"), *_norm(normed)[0], Buffer("y", "f32", output=True)),
+        (Scalar("rows"), Scalar("cols"), *_norm(normed)[1]),
         (("rows", rows_per_group),),
         body,
     )
+
+
+def glu_one(type_name: str, name: str, rows_per_group: int, normed: bool) -> Kernel:
+    """y = act(G x) * (U x) for one row of float32 activations and two weights of a quantized type.
+
+    gate, up: the raw rows of G and U; `name` is the act: gelu, silu, relu or tanh; the rest is as in `linear_one`.
+    """
+    kind = TYPES[type_name]
+    assert isinstance(kind, QuantType), type_name
+
+    def body(e: Emitter, a: Arguments) -> None:
+        first = e.times(a["@rows"], rows_per_group)
+        last = e.minimum(e.add(first, e.index(rows_per_group)), a["rows"])
+        line = e.at(a["y"], e.times(first, 4))
+        other = e.scratch(4 * rows_per_group)
+        # the second product's rows are counted from the first, for its results stand in memory of this group
+        up = e.at(a["up"], e.mul(first, kind.row_bytes(e, a["cols"])))
+        count = e.sub(last, first)
+        _Quantized(kind).emit(e, a, normed, [(a["gate"], first, last, a["y"]), (up, e.index(0), count, other)])
+
+        def gate(element: ir.Type, i: Value) -> None:
+            at = e.times(i, 4)
+            e.write(e.fmul(act(e, name, e.read(element, line, at)), e.read(element, other, at)), line, at)
+
+        each_lane(e, count, gate)
+
+    return Kernel(
+        f"ggufc_{'norm_' if normed else ''}glu_one_{name}_{type_name}{_suffix(rows_per_group)}",
+        (Buffer("gate", "i8"), Buffer("up", "i8"), Buffer("x", "f32"), *_norm(normed)[0], Buffer("y", "f32", True)),
+        (Scalar("rows"), Scalar("cols"), *_norm(normed)[1]),
+        (("rows", rows_per_group),),
+        body,
+    )
+
+
+def _norm(normed: bool) -> tuple[tuple[Buffer, ...], tuple[Scalar, ...]]:
+    return ((Buffer("norm", "f32"),), (Scalar("eps", "f32"),)) if normed else ((), ())
+
+
+def _suffix(rows_per_group: int) -> str:
+    return "" if rows_per_group == 64 else f"_{rows_per_group}"
 
 
 def rows_per_group(rows: int) -> int:
@@ -112,7 +161,10 @@ class _Quantized:
     def _record(self) -> int:
         return -(-(self._scale_at + 4 * len(self.type.gains)) // 64) * 64
 
-    def emit(self, e: Emitter, a: Arguments, first: Value, last: Value) -> None:
+    def emit(
+        self, e: Emitter, a: Arguments, normed: bool, products: Sequence[tuple[Value, Value, Value, Value]]
+    ) -> None:
+        """Products of the row a["x"]: of each weight w the rows [first, last), to y[first:last]."""
         kind, cols = self.type, a["cols"]
         records = e.scratch(_PANEL // kind.chunk * self._record)
         tail = kind.zero_scratch(e)
@@ -120,20 +172,25 @@ class _Quantized:
         stride = kind.row_bytes(e, cols)
         is_short = e.icmp_signed("<", stride, e.index(_SHORT_ROW))
         ahead = e.select(is_short, e.index(_AHEAD_OF_SHORT_ROWS), e.index(_AHEAD))
+        norm = Normed(e, a["norm"], a["eps"], cols) if normed else None
+        if norm:
+            norm.begin(a["x"])
 
         def panel(start: Value) -> None:
             width = e.minimum(e.sub(cols, start), _PANEL)
-            x = e.at(a["x"], e.times(start, 4))
-            e.each(
-                0,
-                width,
-                GROUP,
-                lambda i: self._quantize(quantizer, e.at(x, e.times(i, 4)), e.sub(width, i), records, i),
-            )
+
+            def quantize(i: Value) -> None:
+                element = e.add(start, i)
+                x = norm.group(element) if norm else e.at(a["x"], e.times(element, 4))
+                self._quantize(quantizer, x, e.sub(width, i), records, i)
+
+            e.each(0, width, GROUP, quantize)
             chunks = e.over(width, kind.chunk)
             blocks = e.over(e.sub(width, e.times(chunks, kind.chunk)), kind.block)
-            w = e.at(a["w"], kind.row_bytes(e, start))
+            for w, first, last, y in products:
+                rows(e.at(w, kind.row_bytes(e, start)), first, last, y, start, chunks, blocks)
 
+        def rows(w: Value, first: Value, last: Value, y: Value, start: Value, chunks: Value, blocks: Value) -> None:
             def row(r: Value) -> None:
                 line = e.at(w, e.mul(r, stride))
 
@@ -149,7 +206,7 @@ class _Quantized:
                 totals = e.loop(0, chunks, 1, [const(vec(F32, 16), 0.0)] * 2, whole)
                 if kind.blocks_per_chunk > 1:
                     totals = e.loop(0, e.minimum(blocks, 1), 1, totals, partial)
-                at = e.at(a["y"], e.times(r, 4))
+                at = e.at(y, e.times(r, 4))
                 before = e.select(e.icmp_signed(">", start, e.index(0)), e.read(F32, at), const(F32, 0.0))
                 e.write(e.fadd(before, e.sum_lanes(e.fadd(*totals))), at)
 

@@ -13,35 +13,41 @@ from .elementwise import LANES, each_lane, like
 _SUMS = 4
 
 
-def rms_norm(has_weight: bool) -> Kernel:
-    """y = x / sqrt(mean(x^2) + eps) [* w], over the last axis.
+def rms_norm(has_weight: bool, adds: bool = False) -> Kernel:
+    """y = x / sqrt(mean(x^2) + eps) [* w] [+ r], over the last axis.
 
-    x, y: float32 (rows, row); w, if it has one: float32 (row,).
+    x, r, y: float32 (rows, row); w, if it has one: float32 (row,).
     """
+    given = (*((Buffer("w", "f32"),) if has_weight else ()), *((Buffer("r", "f32"),) if adds else ()))
 
     def emit(e: Emitter, a: Arguments) -> None:
         row = a["row"]
         start = e.times(e.mul(a["@rows"], row), 4)
         x, y = e.at(a["x"], start), e.at(a["y"], start)
-        mean = e.fdiv(_sum(e, x, row, lambda value: e.fmul(value, value)), e.sitofp(row, F32))
-        root = e.call(e.declare("llvm.sqrt.f32", F32, F32), [e.fadd(mean, a["eps"])])
-        factor = e.fdiv(const(F32, 1.0), root)
+        factor = rms_factor(e, x, row, a["eps"])
 
         def scale(kind: ir.Type, i: Value) -> None:
             at = e.times(i, 4)
             value = e.fmul(e.read(kind, x, at), like(e, factor, kind))
-            e.write(e.fmul(value, e.read(kind, a["w"], at)) if has_weight else value, y, at)
+            value = e.fmul(value, e.read(kind, a["w"], at)) if has_weight else value
+            e.write(e.fadd(value, e.read(kind, a["r"], e.add(start, at))) if adds else value, y, at)
 
         each_lane(e, row, scale)
 
-    weight = (Buffer("w", "f32"),) if has_weight else ()
     return Kernel(
-        f"ggufc_rms_norm{'_weight' if has_weight else ''}",
-        (Buffer("x", "f32"), *weight, Buffer("y", "f32", output=True)),
+        f"ggufc_rms_norm{'_weight' if has_weight else ''}{'_add' if adds else ''}",
+        (Buffer("x", "f32"), *given, Buffer("y", "f32", output=True)),
         (Scalar("rows"), Scalar("row"), Scalar("eps", "f32")),
         (("rows", 1),),
         emit,
     )
+
+
+def rms_factor(e: Emitter, x: Value, row: Value, eps: Value) -> Value:
+    """1 / sqrt(mean(x^2) + eps) of the `row` float32 at x."""
+    mean = e.fdiv(_sum(e, x, row, lambda value: e.fmul(value, value)), e.sitofp(row, F32))
+    root = e.call(e.declare("llvm.sqrt.f32", F32, F32), [e.fadd(mean, eps)])
+    return e.fdiv(const(F32, 1.0), root)
 
 
 def layer_norm(weights: int) -> Kernel:

@@ -94,7 +94,8 @@ def test_no_weight_is_a_constant(module: ir.Module) -> None:
 def test_every_composite_has_its_meaning_in_the_module(module: ir.Module) -> None:
     composites = operations(module, "stablehlo.composite")
     names = {ir.StringAttr(c.attributes["name"]).value for c in composites}
-    assert names == {f"ggufc.{n}" for n in ("embed", "linear", "rms_norm", "rope", "attention", "kv_update")}
+    fused = ("norm_linear", "norm_glu", "norm_rope", "norm_add")
+    assert names == {f"ggufc.{n}" for n in ("embed", "scale", "linear", *fused, "attention", "kv_update")}
     known = functions(module)
     for composite in composites:
         meaning = known[ir.FlatSymbolRefAttr(composite.attributes["decomposition"]).value]

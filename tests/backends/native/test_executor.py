@@ -44,6 +44,7 @@ def mixed_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def executor(model: Model, *, exact: bool, threads: int = 2, kv: str = "f32") -> NativeExecutor:
     graph = model.graph
     graphs = (pipeline.forward(graph), pipeline.prefill(graph, kv), pipeline.decode(graph, kv))
+    graphs = graphs if exact else tuple(pipeline.fused(g) for g in graphs)
     return NativeExecutor({g.name: g for g in graphs}, model.file.tensor_bytes, threads, exact)
 
 
@@ -70,7 +71,7 @@ def by_the_rules(graph: Graph, weights: Callable[[str], np.ndarray], ids: npt.ND
         known[weight] = jnp.asarray(weights(weight.name).view(spec.dtype).reshape(spec.shape))
     for op in graph.ops:
         absent = [None] * (OPS[op.name].values[1] - len(op.values))
-        typed = {"type_name": op.weights[0].type.dtype} if op.name in TYPED else {}
+        typed = {"type_name": op.weights[-1].type.dtype} if op.name in TYPED else {}
         operands = [known[o] for o in op.values] + absent + [known[o] for o in op.weights]
         known[op.result] = RULES[op.name](*operands, **dict(op.attributes), **typed)
     return np.asarray(known[graph.results[0]])
@@ -194,6 +195,32 @@ def test_mixtures_of_experts_mean_what_they_mean_by_the_rules(type_name: str, no
             ids = random_ids(count, 50)
             wanted = by_the_rules(chain.graph(), chain.bytes_of, ids)
             np.testing.assert_allclose(native.forward(ids), wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("type_name", ["f32", "q4_k", "q8_0"])
+@pytest.mark.parametrize(("style", "act"), [("neox", "gelu"), ("norm", "silu")])
+def test_fused_operations_mean_what_they_mean_by_the_rules(type_name: str, style: str, act: str) -> None:
+    """Rows of more than one panel of a product, and a number of rows that no work group divides."""
+    chain, width = Chain(), 8704
+    x = chain.add("embed", chain.tokens, chain.weight(50, width))
+    shape, norm = {"shape": (4, 48), "eps": 1e-5}, chain.weight(width)
+    q = chain.add("norm_linear", x, norm, chain.blocks(type_name, 4 * 48, width), **shape)
+    turn = {"base": 1e4, "dims": 22, "style": style, "scale": 0.5, "magnitude": 1.0, "yarn": 0}
+    q = chain.add("norm_rope", q, chain.weight(48), chain.weight(11), eps=1e-5, **turn)
+    y = chain.add("linear", q, chain.weight(256, 4 * 48), shape=(256,))
+    y = chain.add("rms_norm", y, eps=1e-5)
+    for name, operands in (("glu", ()), ("norm_glu", (chain.weight(256),))):
+        rows = 77 if operands else 256
+        pair = [chain.blocks(type_name, rows, 256) for _ in range(2)]
+        eps = {"eps": 1e-5} if operands else {}
+        y = chain.add("rms_norm", chain.add(name, y, *operands, *pair, act=act, shape=(rows,), **eps), eps=1e-5)
+    chain.add("norm_add", y, chain.add("scale", y, by=-0.5), chain.weight(77), eps=1e-5)
+    native = NativeExecutor({"forward": chain.graph()}, chain.bytes_of, 2, exact=False)
+    for count in (1, 9):
+        ids = random_ids(count, 50)
+        wanted = by_the_rules(chain.graph(), chain.bytes_of, ids)
+        atol = 1e-4 if type_name == "f32" else 5e-3
+        np.testing.assert_allclose(native.forward(ids), wanted, rtol=0, atol=atol)
 
 
 def test_convolution_goes_on_from_its_state() -> None:
