@@ -56,3 +56,33 @@ backend_option = click.option(
 against_option = click.option(
     "--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp)."
 )
+tokens_option = click.option(
+    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
+)
+stop_option = click.option(
+    "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
+)
+
+
+def sampling_options(**defaults: float) -> Callable[[Command], Command]:
+    """The options of sampling, by the names of `Sampling`'s fields, with a command's own defaults."""
+    words = {
+        "temperature": (float, 0.0, "Above 0 tokens are drawn; 0 takes the likeliest."),
+        "top_k": (int, 0, "Draw from so many of the likeliest tokens; 0: from all."),
+        "top_p": (float, 1.0, "Draw from the likeliest tokens that make up this probability."),
+        "min_p": (float, 0.0, "Draw from tokens with this part of the likeliest one's probability."),
+        "repeat_penalty": (float, 1.0, "Above 1 the last 64 tokens are less likely."),
+        "seed": (int, 0, "The same seed gives the same text."),
+    }
+    return options(
+        *(
+            click.option(
+                f"--{name.replace('_', '-')}",
+                type=kind,
+                default=defaults.get(name, default),
+                show_default=True,
+                help=text,
+            )
+            for name, (kind, default, text) in words.items()
+        )
+    )

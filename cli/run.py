@@ -1,6 +1,5 @@
 """`ggufc run`."""
 
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,17 @@ from typing import Any
 import click
 
 from ..frontend.errors import InputError, UnsupportedError
-from .options import PATH, backend_option, common_options, model_argument, threads_option, weights_option
+from .options import (
+    PATH,
+    backend_option,
+    common_options,
+    model_argument,
+    sampling_options,
+    stop_option,
+    threads_option,
+    tokens_option,
+    weights_option,
+)
 from .output import print_json, stream_text, tell
 from .progress import Progress
 
@@ -20,13 +29,9 @@ from .progress import Progress
 @click.argument("prompt", required=False)
 @click.option("-f", "--file", "prompt_file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids, such as 2,818; fed as they are.")
-@click.option(
-    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
-)
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 takes the likeliest token."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the chance above 0.")
+@tokens_option
+@sampling_options()
+@stop_option
 @backend_option
 @threads_option
 @click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
@@ -38,24 +43,28 @@ def run(
     prompt_file: Path | None,
     prompt_ids: str | None,
     tokens: int,
-    temperature: float,
-    seed: int,
+    stop: tuple[str, ...],
     backend: str,
     threads: int | None,
     exact: bool,
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
     as_json: bool,
+    **sampling: float,
 ) -> None:
     """Continue PROMPT with MODEL; without a prompt, standard input is read.
 
     \b
     Example: ggufc run gemma/ "The capital of France is" -n 32
+             ggufc run gemma/ -f story.txt --temperature 0.8 --top-p 0.95 --seed 7
+             echo "1, 2, 3," | ggufc run gemma/ --stop 10
     """
     from ..backends.load import load
+    from ..backends.sampling import Sampling
+    from ..backends.stopping import StopTexts, checked_stops
 
-    if not math.isfinite(temperature):
-        raise InputError(f"--temperature {temperature}: wanted a finite number")
+    Sampling.of(sampling)  # before the model is opened
+    stops = StopTexts(checked_stops(stop))
     given = _prompt(prompt, prompt_file, prompt_ids)
     start = perf_counter()
     with Progress() as progress:
@@ -71,10 +80,10 @@ def run(
     tokenizer = _tokenizer(session, needed=isinstance(given, str))
     ids = tokenizer.encode(given) if isinstance(given, str) else given
     loaded = perf_counter()
-    stop = tokenizer.eog_ids if tokenizer else ()
-    generation = session.generate_ids(ids, max_tokens=tokens, temperature=temperature, seed=seed, stop=stop)
+    ends = tokenizer.eog_ids if tokenizer else ()
+    generation = session.generate_ids(ids, max_tokens=tokens, stop=ends, **sampling)
     write: Callable[[str], None] = (lambda text: None) if as_json else stream_text
-    generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), write)
+    generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), stops, write)
     ended = perf_counter()
     timings = {
         "load_s": loaded - start,
@@ -140,7 +149,9 @@ def _tokenizer(session: Any, needed: bool) -> Any:
     return tokenizer
 
 
-def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tuple[list[int], str, str, float]:
+def _generate(
+    generation: Any, stream: Any, stops: Any, write: Callable[[str], None]
+) -> tuple[list[int], str, str, float]:
     """Runs a generation: its ids, its text, why it ended, and when the prompt was done."""
     ids: list[int] = []
     pieces: list[str] = []
@@ -150,14 +161,14 @@ def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tup
         pieces.append(piece)
         write(piece)
 
-    while True:
+    while not stops.found:
         try:
             token = next(generation)
         except StopIteration as end:
             done = done or perf_counter()
-            if stream:
-                add(stream.flush())
+            add(stops.push(stream.flush() if stream else "") + stops.flush())
             return ids, "".join(pieces), end.value, done
         done = done or perf_counter()
         ids.append(token)
-        add(stream.push(token) if stream else f"{token} ")
+        add(stops.push(stream.push(token) if stream else f"{token} "))
+    return ids, "".join(pieces), "stop", done
