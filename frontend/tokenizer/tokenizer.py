@@ -113,21 +113,28 @@ class Tokenizer:
         }
         (Path(folder) / CONFIG_FILE).write_text(json.dumps(config, ensure_ascii=False) + "\n", "utf-8")
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    @property
+    def control_texts(self) -> Iterable[str]:
+        """The texts of the tokens that are found with `parse_special` alone."""
+        return self._control.values()
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, barrier: str = ""
+    ) -> list[int]:
         """The ids of a text.
 
         `add_special` adds BOS, EOS or SEP where the vocabulary wants them, but never a second one. With `parse_special`
         the text of a control token becomes that token; without, it is text like any other (user-defined tokens are
-        always found). Raises InputError for a text that is not Unicode: with a lone surrogate, which stands for bytes
-        that were not UTF-8.
+        always found). `barrier` is a character that is no text: no special token is found across it. Raises InputError
+        for a text that is not Unicode: with a lone surrogate, which stands for bytes that were not UTF-8.
         """
         _check_unicode(text)
         ids: list[int] = []
         for part in self._partition.cut(text, parse_special):
             if isinstance(part, int):
                 ids.append(part)
-            else:
-                ids.extend(self._family.encode(part))
+            elif ordinary := part.replace(barrier, "") if barrier else part:
+                ids.extend(self._family.encode(ordinary))
         if add_special:
             first, last = self._specials.first, self._specials.last
             before = [first] if first is not None and ids[:1] != [first] else []
