@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..frontend.chat_template import ChatTemplates
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .executor import CacheSpec, Executor
@@ -54,12 +55,14 @@ class Session:
         executor: Executor,
         facts: Facts,
         tokenizer: Callable[[], Tokenizer],
+        chat_templates: Callable[[], ChatTemplates] = lambda: ChatTemplates({}, "the session was made without them"),
     ) -> None:
         self.executor = executor
         self.facts = facts
         self.context_length = facts.context_length
         self.vocabulary = facts.vocabulary
         self._make_tokenizer = tokenizer
+        self._make_chat_templates = chat_templates
         self.tokens: list[int] = []
         self._changes = 0  # of `tokens`, by which a generation knows that nobody else fed the session
         self._reset_caches()
@@ -72,6 +75,11 @@ class Session:
             UnsupportedError: the model has none that this version knows; it still runs on token ids.
         """
         return self._make_tokenizer()
+
+    @cached_property
+    def chat_templates(self) -> ChatTemplates:
+        """The model's chat templates, read when they are first wanted; there may be none."""
+        return self._make_chat_templates()
 
     @property
     def position(self) -> int:

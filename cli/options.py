@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,33 @@ def sampling_options(**defaults: float) -> Callable[[Command], Command]:
             for name, (kind, default, text) in words.items()
         )
     )
+
+
+def _settings(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE by name; a value is JSON, or text where it is none."""
+    found: dict[str, Any] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{word!r}: wanted NAME=VALUE, such as enable_thinking=false", ctx)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+template_options = options(
+    click.option(
+        "--chat-template", type=PATH, metavar="FILE", help="A chat template in jinja2 instead of the model's."
+    ),
+    click.option("--template", metavar="NAME", help="Which of the model's chat templates; default: the main one."),
+    click.option(
+        "--set",
+        "variables",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="A variable of the template, such as enable_thinking=false.",
+    ),
+)

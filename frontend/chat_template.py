@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from .errors import InputError, UnsupportedError
 
 KEY = "tokenizer.chat_template"
+FILE = "chat_template.jinja"
 DEFAULT = "default"
 TOOL_USE = "tool_use"
 """The name of the template for conversations with tools, where a model has a second one for them."""
@@ -94,12 +95,6 @@ class Prompt:
         """The ids: the template's special tokens parsed, the user's not, BOS exactly once where the model wants it."""
         return tokenizer.encode(self.marked, barrier=self.barrier)
 
-    def encode_after(self, start: str, tokenizer: ChatTokenizer) -> list[int] | None:
-        """The ids of what follows `start` (marked text); None where the prompt begins otherwise."""
-        if not self.marked.startswith(start):
-            return None
-        return tokenizer.encode(self.marked[len(start) :], add_special=False, barrier=self.barrier)
-
 
 @dataclass(frozen=True)
 class ChatTemplates:
@@ -125,11 +120,30 @@ class ChatTemplates:
             if key != KEY and not key.startswith(f"{KEY}."):
                 continue
             name = key.removeprefix(KEY).removeprefix(".") or DEFAULT
-            if not isinstance(value, str) or not _NAME.fullmatch(name) or len(value) > MOST_TEMPLATE:
-                missing = f"{key[:80]} is no template: wanted a text of up to {MOST_TEMPLATE} characters"
+            if not _is_template(value) or not _NAME.fullmatch(name):
+                missing = f"{key[:80]!r} is no template: wanted a text of up to {MOST_TEMPLATE} bytes in UTF-8"
             elif value.strip():
                 sources[name] = value
         return cls(sources, "" if sources else missing)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Writes every template into a folder, the default one where Hugging Face's libraries look for it.
+
+        Returns:
+            What `load` needs: the file of each name, or why there is none.
+        """
+        files = {name: FILE if name == DEFAULT else f"chat_template.{name}.jinja" for name in self.sources}
+        for name, file in files.items():
+            (folder / file).write_bytes(self.sources[name].encode())
+        return {"templates": files, "missing": self.missing}
+
+    @classmethod
+    def load(cls, saved: Mapping[str, Any], read: Callable[[str], Path]) -> "ChatTemplates":
+        """What `save` wrote; `read` gives the place of a file by its name."""
+        sources = {
+            name: read(file).read_bytes().decode("utf-8", "replace") for name, file in saved["templates"].items()
+        }
+        return cls(sources, saved["missing"])
 
     @classmethod
     def from_file(cls, path: Path) -> "ChatTemplates":
@@ -226,6 +240,14 @@ class ChatTemplates:
 
 _OWN = ("bos_token", "eos_token", "add_generation_prompt")
 """Variables that no user writes."""
+
+
+def _is_template(value: Any) -> bool:
+    """Whether a value can be a template: text, without the surrogates that stand for bytes that are not UTF-8."""
+    try:
+        return isinstance(value, str) and len(value.encode()) <= MOST_TEMPLATE
+    except UnicodeEncodeError:
+        return False
 
 
 def is_go_template(text: str) -> bool:
