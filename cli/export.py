@@ -43,8 +43,12 @@ def export(model: Path, output: Path, kv: str, copy_weights: bool, archdefs: tup
     if as_json:
         print_json(report)
         return
+    size = sum(file["size"] for file in manifest["weights"])
     held = "copied" if copy_weights else f"linked to {model}"
     print_table(
         [(name, size_text(size)) for name, size in report["files"].items()]
-        + [("weights", f"{size_text(manifest['weights']['size'])}, {held}"), ("bundle", str(bundle.path))]
+        + [
+            ("weights", f"{size_text(size)}, {held}"),
+            ("bundle", str(bundle.path)),
+        ]
     )
