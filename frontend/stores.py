@@ -103,8 +103,8 @@ def _ollama_name(host: str, namespace: str, model: str, tag: str) -> str:
 def _ollama_model(folder: Path, name: str, manifest: Path) -> StoredModel:
     try:
         layers = _layers(manifest)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error) or "no manifest"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         return StoredModel(OLLAMA, name, manifest, fault=f"{manifest}: {reason}; pull the model again")
     models = [layer for layer in layers if layer["mediaType"] == _MODEL_LAYER]
     if len(models) != 1:
@@ -134,7 +134,7 @@ def _layers(manifest: Path) -> list[dict[str, Any]]:
         raise ValueError(f"no file of up to {_MOST_MANIFEST_BYTES} bytes, as a manifest is")
     try:
         layers = json.loads(manifest.read_text("utf-8"))["layers"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("damaged, no manifest") from None
     if not isinstance(layers, list) or not all(
         isinstance(layer, dict) and isinstance(layer.get("mediaType"), str) and isinstance(layer.get("digest"), str)
