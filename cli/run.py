@@ -22,6 +22,7 @@ from .options import (
 )
 from .output import print_json, stream_text, tell
 from .progress import Progress
+from .prompts import decoded, parse_ids
 
 
 @click.command()
@@ -107,32 +108,17 @@ def _prompt(text: str | None, file: Path | None, ids: str | None) -> str | list[
     if sum(given is not None for given in (text, file, ids)) > 1:
         raise InputError("give one of PROMPT, --file and --prompt-ids")
     if ids is not None:
-        return _parse_ids(ids)
+        return parse_ids(ids)
     if text is not None:
         return text
     if file is not None:
-        return _decoded(file.read_bytes(), str(file))
+        return decoded(file.read_bytes(), str(file))
     if sys.stdin.isatty():
         raise InputError('no prompt; give one, as in ggufc run MODEL "Once upon a time"')
     read = sys.stdin.buffer.read()
     if not read:
         raise InputError('no prompt: standard input is empty; give one, as in ggufc run MODEL "Once upon a time"')
-    return _decoded(read, "standard input")
-
-
-def _parse_ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise InputError(f"--prompt-ids {text[:80]!r}: wanted numbers with commas between, such as 2,818") from None
-
-
-def _decoded(raw: bytes, source: str) -> str:
-    """UTF-8, without the line's end that an editor or `echo` leaves."""
-    try:
-        return raw.decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: byte {error.start} is not UTF-8") from None
+    return decoded(read, "standard input")
 
 
 def _tokenizer(session: Any, needed: bool) -> Any:
