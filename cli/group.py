@@ -14,7 +14,7 @@ from .errors import NO_READER, explain
 from .interrupts import interrupts
 from .output import printable
 
-COMMANDS = ("export", "run", "chat", "inspect", "verify", "bench")
+COMMANDS = ("export", "run", "chat", "decide", "embed", "inspect", "verify", "bench", "status")
 """Each is the function of that name in the module of that name, which is imported when it is used."""
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 PREFIX = "application/vnd.ollama.image."
@@ -25,14 +26,16 @@ def _blob(store: Path, content: bytes) -> dict[str, str | int]:
     return {"digest": digest, "size": len(content)}
 
 
-def put_hugging_face(hub: Path, repository: str, revision: str, *, main: bool = True, **files: bytes | None) -> Path:
-    """Puts files (`__` in a name stands for a slash) into a snapshot and returns it; None is a link without a blob."""
+def put_hugging_face(
+    hub: Path, repository: str, revision: str, files: Mapping[str, bytes | None], main: bool = True
+) -> Path:
+    """Puts files into a snapshot, by default that of `refs/main`, and returns it; None is a link without a blob."""
     folder = hub / f"models--{repository.replace('/', '--')}"
     snapshot = folder / "snapshots" / revision
     (folder / "blobs").mkdir(parents=True, exist_ok=True)
     snapshot.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        path = snapshot / name.replace("__", "/")
+        path = snapshot / name
         path.parent.mkdir(parents=True, exist_ok=True)
         blob = folder / "blobs" / hashlib.sha256(name.encode() if content is None else content).hexdigest()
         if content is not None:

@@ -66,7 +66,7 @@ def test_blobs_of_an_old_store_are_found(ollama: Path) -> None:
 
 def test_a_miss_says_where_it_looked_and_what_comes_near(ollama: Path, hub: Path) -> None:
     put_ollama(ollama, f"{LIBRARY}/gemma3/270m", b"GGUF")
-    put_hugging_face(hub, "org/Qwen3-GGUF", "aa", **{"Qwen3-Q8_0.gguf": b"GGUF"})
+    put_hugging_face(hub, "org/Qwen3-GGUF", "aa", {"Qwen3-Q8_0.gguf": b"GGUF"})
     said = refusal("gemma3")
     assert "did you mean gemma3:270m?" in said
     assert f"{ollama} (Ollama: 1 models), {hub} (Hugging Face: 1 repositories)" in said
@@ -162,7 +162,7 @@ SEVERAL = {
 
 def test_one_model_needs_no_more_than_its_repository(hub: Path) -> None:
     snapshot = put_hugging_face(
-        hub, "org/m-GGUF", "aa", **{"m.gguf": b"GGUF", "mmproj-F16.gguf": b"", "m.imatrix.gguf": b""}
+        hub, "org/m-GGUF", "aa", {"m.gguf": b"GGUF", "mmproj-F16.gguf": b"", "m.imatrix.gguf": b""}
     )
     for name in ("org/m-GGUF", "Org/M-gguf", "hf.co/org/m-GGUF", "org/m-GGUF:m.gguf", "org/m-GGUF/m.gguf"):
         assert find_model(name) == snapshot / "m.gguf"
@@ -171,7 +171,7 @@ def test_one_model_needs_no_more_than_its_repository(hub: Path) -> None:
 
 
 def test_of_several_one_must_be_named(hub: Path) -> None:
-    snapshot = put_hugging_face(hub, "org/gemma-GGUF", "aa", **SEVERAL)
+    snapshot = put_hugging_face(hub, "org/gemma-GGUF", "aa", SEVERAL)
     said = refusal("org/gemma-GGUF")
     assert "has 3 models, give one of org/gemma-GGUF:Q4_K_M, org/gemma-GGUF:Q8_0, org/gemma-GGUF:UD-Q4_K_M" in said
     for word, file in {
@@ -191,7 +191,7 @@ def test_quantizations_in_folders_and_equal_names(hub: Path) -> None:
         hub,
         "o/r",
         "aa",
-        **{"Q8_0__m.gguf": b"GGUF 1", "Q2_K__m.gguf": b"GGUF 2", "a-f16.gguf": b"3", "b-f16.gguf": b"4"},
+        {"Q8_0/m.gguf": b"GGUF 1", "Q2_K/m.gguf": b"GGUF 2", "a-f16.gguf": b"3", "b-f16.gguf": b"4"},
     )
     assert find_model("o/r:Q8_0") == snapshot / "Q8_0" / "m.gguf"
     assert find_model("o/r/Q2_K/m.gguf") == snapshot / "Q2_K" / "m.gguf"
@@ -200,15 +200,15 @@ def test_quantizations_in_folders_and_equal_names(hub: Path) -> None:
 
 def test_a_split_model_is_its_first_file(hub: Path) -> None:
     parts = {f"m-Q8_0-0000{n}-of-00003.gguf": b"GGUF %d" % n for n in (1, 2, 3)}
-    snapshot = put_hugging_face(hub, "o/r", "aa", **parts)
+    snapshot = put_hugging_face(hub, "o/r", "aa", parts)
     assert find_model("o/r") == find_model("o/r:Q8_0") == snapshot / "m-Q8_0-00001-of-00003.gguf"
     (snapshot / "m-Q8_0-00001-of-00003.gguf").unlink()
     assert "m-Q8_0-00001-of-00003.gguf: no such file; download this part" in refusal("o/r")
 
 
 def test_the_revision_is_the_one_of_main_not_the_newest(hub: Path) -> None:
-    old = put_hugging_face(hub, "o/r", "aa", **{"m.gguf": b"GGUF old"})
-    new = put_hugging_face(hub, "o/r", "bb", main=False, **{"m.gguf": b"GGUF new"})
+    old = put_hugging_face(hub, "o/r", "aa", {"m.gguf": b"GGUF old"})
+    new = put_hugging_face(hub, "o/r", "bb", {"m.gguf": b"GGUF new"}, main=False)
     os.utime(old, (1, 1))
     assert find_model("o/r") == old / "m.gguf"
     (hub / "models--o--r" / "refs" / "main").unlink()
@@ -222,9 +222,9 @@ def test_downloads_that_did_not_end_are_named(hub: Path) -> None:
     blobs.mkdir(parents=True)
     (blobs / "ab12.incomplete").touch()
     assert f"{blobs / 'ab12.incomplete'}: an unfinished download" in refusal("o/r")
-    put_hugging_face(hub, "o/s", "aa", **{"m.gguf": None})
+    put_hugging_face(hub, "o/s", "aa", {"m.gguf": None})
     assert f"{hub / 'models--o--s' / 'blobs'}" in refusal("o/s")
-    put_hugging_face(hub, "o/t", "aa", **{"model.safetensors": b"{}"})
+    put_hugging_face(hub, "o/t", "aa", {"model.safetensors": b"{}"})
     assert "has no GGUF of a model" in refusal("o/t")
 
 
@@ -262,5 +262,5 @@ def test_a_path_goes_before_a_name_and_a_strange_folder_does_not(ollama: Path, h
 
 def test_a_name_in_both_stores_is_refused(ollama: Path, hub: Path) -> None:
     put_ollama(ollama, "registry.ollama.ai/o/r/latest", b"GGUF")
-    put_hugging_face(hub, "o/r", "aa", **{"m.gguf": b"GGUF"})
+    put_hugging_face(hub, "o/r", "aa", {"m.gguf": b"GGUF"})
     assert "is in two stores" in refusal("o/r")
