@@ -55,7 +55,7 @@ class Session:
         executor: Executor,
         facts: Facts,
         tokenizer: Callable[[], Tokenizer],
-        chat_templates: Callable[[], ChatTemplates] = lambda: ChatTemplates({}, "the session was made without them"),
+        chat_templates: Callable[[], ChatTemplates] = lambda: ChatTemplates({}, "this session has no chat template"),
     ) -> None:
         self.executor = executor
         self.facts = facts
