@@ -88,6 +88,7 @@ def export(
         parameters = next(iter(compiled.values())).parameters
         with writing(folder):
             write_manifest(aside, _manifest(opened, entries, parameters, chosen, kv, tokenizer, chat))
+        progress("copying the weights" if copy_weights else "linking the weights")
         for part, name in zip(opened.file.parts, weight_names(len(opened.file.parts)), strict=True):
             if copy_weights:
                 _copy(part.path, aside / name, folder)

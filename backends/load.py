@@ -53,7 +53,7 @@ def load(
         exact: backend `native`: float32 arithmetic on dequantized weights instead of the fast kernels.
         weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions that go before the shipped ones.
-        progress: told of each stage of a compilation.
+        progress: told of each stage.
 
     Raises:
         InputError: a damaged file, or words that mean nothing here.
@@ -68,14 +68,18 @@ def load(
     if not isinstance(workers, Integral) or not 1 <= workers <= MOST_THREADS:
         raise InputError(f"{workers!r} threads: wanted a whole number from 1 to {MOST_THREADS}")
     check_kv(kv)
+    progress("finding the model")
     bundle, file = located(model, weights)
     if backend != "iree":
+        progress("lowering the model")
         return _on_source(file, backend, workers, bundle.manifest["kv"] if bundle else kv, exact, definitions, bundle)
     if bundle and definitions:
         raise InputError(
             f"{bundle.path}: compiled with a definition already, so it takes no --archdefs; export it with them"
         )
-    return _iree(bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress), file, workers)
+    bundle = bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress)
+    progress("loading")
+    return _iree(bundle, file, workers)
 
 
 def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundle | None, Path]:

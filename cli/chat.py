@@ -46,7 +46,7 @@ quotes, up to the next three. A line that begins with a space is no command.
 """
 
 
-@click.command()
+@click.command(short_help="Talk with MODEL.")
 @model_argument
 @click.option("--system", metavar="TEXT", help="The system prompt.")
 @template_options

@@ -21,7 +21,7 @@ from .progress import Progress
 from .prompts import decoded
 
 
-@click.command()
+@click.command(short_help="Let MODEL choose among answers.")
 @model_argument
 @click.argument("question")
 @click.option("-o", "--option", "given", multiple=True, metavar="TEXT", help="An answer to choose; give two or more.")

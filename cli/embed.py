@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@click.command()
+@click.command(short_help="Turn texts into embeddings.")
 @model_argument
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("-f", "--file", "text_file", type=PATH, metavar="FILE", help="Read texts from a file, one a line.")

@@ -10,7 +10,7 @@ from .output import print_json, print_table, size_text, tell
 from .progress import Progress
 
 
-@click.command()
+@click.command(short_help="Compile MODEL into a bundle.")
 @model_argument
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The bundle to write or replace.")
 @kv_option
@@ -21,6 +21,8 @@ def export(model: Path, output: Path, kv: str, copy_weights: bool, archdefs: tup
 
     \b
     Example: ggufc export gemma.gguf -o gemma/
+             ggufc export gemma3:270m -o gemma/ --kv f16
+             ggufc export ggml-org/gemma-3-270m-GGUF:Q8_0 -o gemma/ --copy-weights
     """
     from ..backends.export import export as write
 

@@ -1,7 +1,9 @@
 """Arguments and options that several commands share."""
 
 import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,22 @@ common_options = options(
     json_option,
     debug_option,
 )
-model_argument = click.argument("model", type=PATH)
+
+
+def _complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What may follow on the line for a model: names from the stores, and files beside what was typed."""
+    from ..frontend.models import known_names
+
+    head, tail = os.path.split(incomplete)
+    found = [name for name in known_names() if name.startswith(incomplete)]
+    with suppress(OSError):
+        for path in sorted(Path(head).iterdir()):
+            if path.name.startswith(tail) and (path.is_dir() or path.suffix == ".gguf"):
+                found.append(f"{incomplete.removesuffix(tail)}{path.name}{'/' if path.is_dir() else ''}")
+    return list(dict.fromkeys(found))
+
+
+model_argument = click.argument("model", type=PATH, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv", type=click.Choice(["f32", "f16"]), default="f32", show_default=True, help="Type of the KV cache."
 )

@@ -4,9 +4,13 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from threading import Event
 from typing import Any
 
 import click
+
+line_drawn = Event()
+"""Set while a line of progress stands on the terminal, which a note takes the place of."""
 
 
 class Notes(logging.Handler):
@@ -18,7 +22,8 @@ class Notes(logging.Handler):
 
 def tell(text: str) -> None:
     """A note on standard error."""
-    click.echo(f"ggufc: note: {printable(text)}", err=True)
+    clear = "\r\x1b[K" if line_drawn.is_set() else ""
+    click.echo(f"{clear}ggufc: note: {printable(text)}", err=True, color=bool(clear) or None)
 
 
 def printable(text: str) -> str:

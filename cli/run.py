@@ -25,7 +25,7 @@ from .progress import Progress
 from .prompts import decoded, parse_ids
 
 
-@click.command()
+@click.command(short_help="Continue a prompt with MODEL.")
 @model_argument
 @click.argument("prompt", required=False)
 @click.option("-f", "--file", "prompt_file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
@@ -57,6 +57,7 @@ def run(
 
     \b
     Example: ggufc run gemma/ "The capital of France is" -n 32
+             ggufc run gemma3:270m "The capital of France is"
              ggufc run gemma/ -f story.txt --temperature 0.8 --top-p 0.95 --seed 7
              echo "1, 2, 3," | ggufc run gemma/ --stop 10
     """

@@ -10,7 +10,7 @@ from .output import print_json, print_rows, size_text
 from .progress import Progress
 
 
-@click.command()
+@click.command(short_help="List what is on this machine.")
 @common_options
 def status(archdefs: tuple[Path, ...], as_json: bool) -> None:
     """Show which models, architectures and backends are on this machine, and what is missing.
@@ -19,9 +19,8 @@ def status(archdefs: tuple[Path, ...], as_json: bool) -> None:
     $HF_HOME). With --json every path and whole hashes are printed.
 
     \b
-    Examples:
-      ggufc status
-      ggufc status --json
+    Example: ggufc status
+             ggufc status --json
     """
     from ..backends.status import status as look
 
