@@ -180,7 +180,7 @@ def bench(
     )
     makers: dict[str, tuple[str, Callable[[], Engine]]] = {"ggufc": (kv, make_session)}
     if llama_cpp:
-        makers["llama.cpp"] = (KV, partial(LlamaCpp, file.resolve(), workers, prompt_tokens + tokens))
+        makers["llama.cpp"] = (KV, partial(LlamaCpp, file, workers, prompt_tokens + tokens))
     with ExitStack() as stack:
         bandwidth = ReadBandwidth(workers)
         stack.callback(bandwidth.close)

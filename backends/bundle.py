@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from ..frontend.errors import InputError
+from ..frontend.models import MANIFEST
+from ..frontend.splits import split_name, split_paths
 from .executor import CacheSpec
 from .manifest import fault
 from .temporary import owned_folder
 
-FORMAT = 1
-MANIFEST = "manifest.json"
+FORMAT = 2
 MODULE = "model.mlir"
-WEIGHTS = "model.gguf"
-"""The weights: a link to the GGUF, or the file itself."""
+WEIGHTS = "model"
+"""Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
 MOST_BYTES = 64 << 20
 """Of a manifest: a megabyte holds some thousand tensors."""
 
@@ -44,9 +45,9 @@ class Bundle:
         )
 
     @property
-    def parameters(self) -> dict[str, tuple[int, int]]:
-        """For each parameter of the compiled modules: offset and number of its bytes in the weights."""
-        return {name: (offset, length) for name, (offset, length) in self.manifest["parameters"].items()}
+    def parameters(self) -> dict[str, tuple[int, int, int]]:
+        """For each parameter of the compiled modules: which file of the weights, offset and number of its bytes."""
+        return {name: (file, offset, length) for name, (file, offset, length) in self.manifest["parameters"].items()}
 
     def file(self, name: str) -> Path:
         """A file of the bundle, after checking that it is whole.
@@ -66,14 +67,24 @@ class Bundle:
             raise InputError(f"{path}: {size} bytes, not the {wanted['size']} that were exported; export it again")
         return path
 
-    def weights(self, elsewhere: Path | None = None) -> Path:
-        """The GGUF with the weights, after checking that it is the one that was exported.
+    def weights(self, elsewhere: Path | None = None) -> tuple[Path, ...]:
+        """The files with the weights, after checking that they are those that were exported.
+
+        Args:
+            elsewhere: the first of them, where the bundle's own links are broken.
 
         Raises:
-            InputError: it is gone, or another file.
+            InputError: one is gone, or another file.
         """
-        path = elsewhere or self.path / WEIGHTS
         wanted = self.manifest["weights"]
+        paths = split_paths(elsewhere or self.path / weight_names(len(wanted))[0], len(wanted))
+        if len(paths) != len(wanted):
+            raise InputError(f"{elsewhere}: wanted the first of {len(wanted)} files, such as {wanted[0]['name']}")
+        for path, file in zip(paths, wanted, strict=True):
+            self._check_weights(path, file)
+        return paths
+
+    def _check_weights(self, path: Path, wanted: Mapping[str, Any]) -> None:
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
@@ -88,12 +99,11 @@ class Bundle:
                 f"{path}: not the file that was exported ({size} bytes, wanted {wanted['size']}, "
                 f"header sha256 {header[:12]}, wanted {wanted['header_sha256'][:12]}); export this one"
             )
-        return path
 
 
-def is_bundle(path: Path) -> bool:
-    """Whether a folder has a manifest."""
-    return (path / MANIFEST).is_file()
+def weight_names(count: int) -> list[str]:
+    """What the files of the weights are called in a bundle."""
+    return [split_name(WEIGHTS, number, count) for number in range(1, count + 1)]
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -131,7 +141,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     files = {
         str(p.relative_to(folder)): {"size": p.stat().st_size, "sha256": sha256(p)}
         for p in sorted(folder.rglob("*"))
-        if p.is_file() and p.name != WEIGHTS
+        if p.is_file() and p.suffix != ".gguf"
     }
     text = json.dumps({"format": FORMAT, **manifest, "files": files}, indent=1, ensure_ascii=True)
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
@@ -172,7 +182,8 @@ def _check_replaceable(path: Path) -> None:
     if not found:
         return
     try:
-        known = {MANIFEST, WEIGHTS, *read_bundle(path).manifest["files"]}
+        manifest = read_bundle(path).manifest
+        known = {MANIFEST, *weight_names(len(manifest["weights"])), *manifest["files"]}
     except InputError as error:
         raise InputError(f"{path}: exists, and is no whole bundle ({error}); choose another place") from None
     if strangers := sorted(found - known):

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..frontend.chat_template import ChatTemplates
 from ..frontend.definitions import as_paths
 from ..frontend.errors import InputError, UnsupportedError
+from ..frontend.models import find_model
 from ..frontend.tokenizer import Tokenizer
 from ..graph.ir import Graph
 from ..graph.model import Model, open_model
 from ..passes import pipeline
-from .bundle import MODULE, WEIGHTS, Bundle, read_bundle, sha256, write_manifest, writing, written_aside
+from .bundle import MODULE, Bundle, read_bundle, sha256, weight_names, write_manifest, writing, written_aside
 from .executor import cache_specs, chosen_kv
 from .native.target import Target, host_target
 
@@ -45,7 +47,8 @@ def export(
     """Compiles a GGUF into a bundle at `output`.
 
     Args:
-        model: the `.gguf` file; its weights stay where they are and are linked to.
+        model: the `.gguf` file, or the name of one in the Ollama store or the Hugging Face cache; its weights stay
+            where they are and are linked to.
         output: the folder to write; a bundle that is there is replaced when the new one is whole.
         kv: element type of the KV caches, `f32` or `f16`; None is what `chosen_kv` says.
         targets: machines to compile for; none means this one.
@@ -58,10 +61,10 @@ def export(
         InputError: the model or a definition is damaged, `kv` is none, a flag is refused, or `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
-    path, folder = Path(model), Path(os.path.realpath(output))
+    path, folder = find_model(model), Path(os.path.realpath(output))
     progress("reading the header")
     opened = open_model(path, as_paths(archdefs))
-    if path.resolve().is_relative_to(folder):
+    if any(part.path.resolve().is_relative_to(folder) for part in opened.file.parts):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
     kv = chosen_kv(opened.graph, kv)
     entries = entry_graphs(opened, kv)
@@ -75,6 +78,7 @@ def export(
         with writing(folder):
             (aside / MODULE).write_text(text, "utf-8")
             tokenizer = _write_tokenizer(opened, aside)
+            chat = ChatTemplates.from_metadata(opened.file.metadata).save(aside)
         compiled: dict[str, Compiled] = {}
         for target in chosen:
             progress(f"compiling for {target.name}")
@@ -84,12 +88,14 @@ def export(
         progress("writing")
         parameters = next(iter(compiled.values())).parameters
         with writing(folder):
-            write_manifest(aside, _manifest(opened, entries, parameters, chosen, kv, tokenizer))
-        if copy_weights:
-            _copy(path, aside / WEIGHTS, folder)
-        else:
-            with writing(folder):
-                (aside / WEIGHTS).symlink_to(path.resolve())
+            write_manifest(aside, _manifest(opened, entries, parameters, chosen, kv, tokenizer, chat))
+        progress("copying the weights" if copy_weights else "linking the weights")
+        for part, name in zip(opened.file.parts, weight_names(len(opened.file.parts)), strict=True):
+            if copy_weights:
+                _copy(part.path, aside / name, folder)
+            else:
+                with writing(folder):
+                    (aside / name).symlink_to(part.path.resolve())
     return read_bundle(folder)
 
 
@@ -115,10 +121,10 @@ def entry_graphs(model: Model, kv: str, fuse: bool = True) -> dict[str, Graph]:
 
 
 def places(model: Model) -> "dict[str, Place]":
-    """Where each tensor lies in the model's file."""
+    """Where each tensor lies in the model's files."""
     from .iree.legalise import Place
 
-    return {name: Place(tensor.offset, tensor.nbytes) for name, tensor in model.file.tensors.items()}
+    return {name: Place(tensor.offset, tensor.nbytes, tensor.part) for name, tensor in model.file.tensors.items()}
 
 
 def _vmfb(target: str) -> str:
@@ -142,6 +148,7 @@ def _manifest(
     targets: Sequence[Target],
     kv: str,
     tokenizer: dict[str, Any],
+    chat: dict[str, Any],
 ) -> dict[str, Any]:
     file = model.file
     return {
@@ -149,12 +156,15 @@ def _manifest(
         "tools": {name: importlib.metadata.version(name) for name in TOOLS},
         "model": model.name.encode("utf-8", "replace").decode(),
         "architecture": {"name": model.definition.name, "sha256": model.definition.sha256},
-        "weights": {
-            "name": os.fsencode(file.path.name).decode("utf-8", "replace"),
-            "size": file.size,
-            "header_bytes": file.data_offset,
-            "header_sha256": file.header_sha256(),
-        },
+        "weights": [
+            {
+                "name": os.fsencode(part.path.name).decode("utf-8", "replace"),
+                "size": part.size,
+                "header_bytes": part.data_offset,
+                "header_sha256": part.header_sha256(),
+            }
+            for part in file.parts
+        ],
         "context_length": model.context_length,
         "vocabulary": model.vocabulary,
         "kv": kv,
@@ -164,13 +174,20 @@ def _manifest(
         ],
         "entries": {name: _entry(graph) for name, graph in entries.items()},
         "tokenizer": tokenizer,
+        "chat": chat,
         "targets": {
             t.name: {"file": _vmfb(t.name), "triple": t.triple, "cpu": t.cpu, "features": list(t.features)}
             for t in targets
         },
-        "parameters": {name: [place.offset, place.nbytes] for name, place in parameters.items()},
+        "parameters": {name: [place.file, place.offset, place.nbytes] for name, place in parameters.items()},
         "tensors": {
-            name: {"type": t.type.name, "shape": list(t.shape), "offset": t.offset, "nbytes": t.nbytes}
+            name: {
+                "type": t.type.name,
+                "shape": list(t.shape),
+                "file": t.part,
+                "offset": t.offset,
+                "nbytes": t.nbytes,
+            }
             for name, t in file.tensors.items()
         },
     }

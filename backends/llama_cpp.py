@@ -6,6 +6,7 @@ caches in float16, flash attention where it thinks best), so that it runs as its
 
 import ctypes
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ class LlamaCpp:
 
     def __init__(self, path: Path, threads: int, context: int) -> None:
         self._lib = lib = _library()
-        self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+        self._model = lib.llama_model_load_from_file(os.fsencode(path), lib.llama_model_default_params())
         if not self._model:
             raise InputError(f"{path}: llama.cpp doesn't load it")
         params = lib.llama_context_default_params()

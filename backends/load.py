@@ -9,8 +9,11 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..frontend.chat_template import ChatTemplates
 from ..frontend.definitions import as_paths
 from ..frontend.errors import InputError, UnsupportedError
+from ..frontend.models import find_model
+from ..frontend.splits import split_paths
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, read_bundle
 from .executor import check_kv, chosen_kv
@@ -41,7 +44,8 @@ def load(
     """A session over a bundle or a `.gguf`.
 
     Args:
-        model: a bundle's folder, or a `.gguf`, which for the backend `iree` is compiled once into the user's cache.
+        model: a bundle's folder, or a `.gguf`, which for the backend `iree` is compiled once into the user's cache; or
+            the name of one in the Ollama store or the Hugging Face cache.
         backend: `iree` (the compiled module), `native` (kernels called from Python on the mapped file) or `xla` (the
             portable module on XLA's CPU client).
         threads: workers; None is one for each core this process may use.
@@ -49,7 +53,7 @@ def load(
         exact: backend `native`: float32 arithmetic on dequantized weights instead of the fast kernels.
         weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions that go before the shipped ones.
-        progress: told of each stage of a compilation.
+        progress: told of each stage.
 
     Raises:
         InputError: a damaged file, or words that mean nothing here.
@@ -63,32 +67,39 @@ def load(
     workers = usable_cores() if threads is None else threads
     if not isinstance(workers, Integral) or not 1 <= workers <= MOST_THREADS:
         raise InputError(f"{workers!r} threads: wanted a whole number from 1 to {MOST_THREADS}")
-    path = Path(model)
     check_kv(kv)
-    bundle, file = located(path, weights)
+    progress("finding the model")
+    bundle, file = located(model, weights)
     if backend != "iree":
+        progress("lowering the model")
         return _on_source(file, backend, workers, bundle.manifest["kv"] if bundle else kv, exact, definitions, bundle)
     if bundle and definitions:
-        raise InputError(f"{path}: compiled with a definition already, so it takes no --archdefs; export it with them")
-    return _iree(bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress), file, workers)
+        raise InputError(
+            f"{bundle.path}: compiled with a definition already, so it takes no --archdefs; export it with them"
+        )
+    bundle = bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress)
+    progress("loading")
+    return _iree(bundle, file, workers)
 
 
-def located(model: Path, weights: Path | str | None = None) -> tuple[Bundle | None, Path]:
-    """The bundle at a place, None for a `.gguf`, and the file that holds the weights.
+def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundle | None, Path]:
+    """The bundle that is meant, None for a `.gguf`, and the file that holds the weights, of several the first.
 
     Args:
-        model: a bundle or a `.gguf`.
+        model: a bundle, a `.gguf`, or a name that `find_model` knows.
         weights: the GGUF of a bundle whose link to it is broken.
 
     Raises:
-        InputError: the bundle is damaged, its weights are gone or others, or a `.gguf` was given other weights.
+        InputError: the bundle is damaged, its weights are gone or others, a `.gguf` was given other weights, or as
+            `find_model`.
     """
-    if model.is_dir():
-        bundle = read_bundle(model)
-        return bundle, bundle.weights(Path(weights) if weights else None)
+    path = find_model(model)
+    if path.is_dir():
+        bundle = read_bundle(path)
+        return bundle, bundle.weights(Path(weights) if weights else None)[0]
     if weights:
-        raise InputError(f"{model}: is no bundle, so it takes no other weights")
-    return None, model
+        raise InputError(f"{path}: is no bundle, so it takes no other weights")
+    return None, path
 
 
 def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = ()) -> "Model":
@@ -157,18 +168,25 @@ def cached_bundle(
 
 
 def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
+    """A session of a bundle over the weights whose first file is given."""
     from .iree.runtime import IreeExecutor
 
     manifest = bundle.manifest
     target = manifest["targets"][best_target(manifest["targets"], str(bundle.path), this_machine())]
     executor = IreeExecutor(
-        bundle.file(target["file"]), weights, bundle.parameters, bundle.caches, tuple(manifest["entries"]), threads
+        bundle.file(target["file"]),
+        split_paths(weights, len(manifest["weights"])),
+        bundle.parameters,
+        bundle.caches,
+        tuple(manifest["entries"]),
+        threads,
     )
     tokenizer = partial(_bundled_tokenizer, bundle)
+    chat_templates = partial(ChatTemplates.load, manifest["chat"], bundle.file)
     entries = manifest["entries"]
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
     facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled)
-    return Session(executor, facts, tokenizer)
+    return Session(executor, facts, tokenizer, chat_templates)
 
 
 def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
@@ -202,6 +220,7 @@ def _on_source(
         text = bundle.file(MODULE).read_text("utf-8") if bundle else portable_module(graphs.values())
         executor = XlaExecutor(text, graphs, model.file.tensor_bytes)
     tokenizer = partial(Tokenizer.from_metadata, model.file.metadata)
+    chat_templates = partial(ChatTemplates.from_metadata, model.file.metadata)
     pooled = "encode" in graphs and graphs["encode"].results[0].type.shape[0] == 1
     facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled)
-    return Session(executor, facts, tokenizer)
+    return Session(executor, facts, tokenizer, chat_templates)

@@ -62,14 +62,15 @@ _SHAPE: dict[str, Any] = {
         1,
     ),
     "files": _Map({"size": _Whole(), "sha256": str}),
-    "parameters": _Map((_Whole(), _Whole())),
+    "parameters": _Map((_Whole(), _Whole(), _Whole())),
     "targets": _Map({"file": str, "triple": str, "features": _List(str)}, 1),
+    "chat": {"templates": _Map(str), "missing": str},
     "tokenizer": {
         "stop_tokens": _List(_Whole(0, 2**31 - 1)),
         "notes": _Maybe(_List(str)),
         "missing": _Maybe(str),
     },
-    "weights": {"name": str, "size": _Whole(), "header_bytes": _Whole(), "header_sha256": str},
+    "weights": _List({"name": str, "size": _Whole(), "header_bytes": _Whole(), "header_sha256": str}, 1),
 }
 """Types stand for themselves, a set for one of its members, a tuple for a list of just these items."""
 
@@ -81,12 +82,14 @@ def fault(manifest: Any) -> str | None:
 
 def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
     """The first range of bytes that the weights don't have."""
-    size = manifest["weights"]["size"]
+    sizes = [file["size"] for file in manifest["weights"]]
     ranges = {f"parameters[{name!r}]": place for name, place in manifest["parameters"].items()}
-    ranges["weights.header_bytes"] = (0, manifest["weights"]["header_bytes"])
-    for where, (offset, length) in ranges.items():
-        if offset + length > size:
-            return f"the manifest.{where} ends at byte {offset + length}, the weights have {size}"
+    ranges |= {f"weights[{n}].header_bytes": (n, 0, file["header_bytes"]) for n, file in enumerate(manifest["weights"])}
+    for where, (file, offset, length) in ranges.items():
+        if file >= len(sizes):
+            return f"the manifest.{where} lies in file {file}, the weights are {len(sizes)} files from 0 on"
+        if offset + length > sizes[file]:
+            return f"the manifest.{where} ends at byte {offset + length}, the weights have {sizes[file]}"
     return None
 
 

@@ -1,19 +1,19 @@
 """A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
 
-import math
 import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from ..frontend.chat_template import ChatTemplates
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from .executor import CacheSpec, Executor
-from .sampling import sample
+from .sampling import Sampling, sample
+from .stopping import StopTexts, checked_stops
 
 CHUNK = 512
 """Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
@@ -55,12 +55,14 @@ class Session:
         executor: Executor,
         facts: Facts,
         tokenizer: Callable[[], Tokenizer],
+        chat_templates: Callable[[], ChatTemplates] = lambda: ChatTemplates({}, "this session has no chat template"),
     ) -> None:
         self.executor = executor
         self.facts = facts
         self.context_length = facts.context_length
         self.vocabulary = facts.vocabulary
         self._make_tokenizer = tokenizer
+        self._make_chat_templates = chat_templates
         self.tokens: list[int] = []
         self._changes = 0  # of `tokens`, by which a generation knows that nobody else fed the session
         self._reset_caches()
@@ -73,6 +75,11 @@ class Session:
             UnsupportedError: the model has none that this version knows; it still runs on token ids.
         """
         return self._make_tokenizer()
+
+    @cached_property
+    def chat_templates(self) -> ChatTemplates:
+        """The model's chat templates, read when they are first wanted; there may be none."""
+        return self._make_chat_templates()
 
     @property
     def position(self) -> int:
@@ -151,15 +158,16 @@ class Session:
         return rows[0] if self.facts.pooled else rows
 
     def generate(
-        self, prompt: str | Iterable[int], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+        self, prompt: str | Iterable[int], *, max_tokens: int = 128, stop: str | Iterable[str] = (), **settings: Any
     ) -> Iterator[str]:
         """Feeds a prompt and yields the continuation piece by piece, never a part of a character.
 
         Args:
             prompt: text, tokenized with the model's special tokens (BOS only at the start of a session), or ids.
             max_tokens: most tokens to generate; the context's end and a stop token end it earlier.
-            temperature: 0 takes the likeliest token each time; finite.
-            seed: the same seed gives the same text; from 0.
+            stop: a text or texts that end it; what comes before the first one is yielded, and nothing of it.
+            settings: how tokens are chosen, by the names of `Sampling`: temperature, top_k, top_p, min_p,
+                repeat_penalty, repeat_last_n, seed. None takes the likeliest token each time.
 
         Raises:
             InputError: as `prefill`, or an argument out of its range, at the call, when nothing was fed; and from the
@@ -167,26 +175,23 @@ class Session:
         """
         if isinstance(prompt, str):
             prompt = self.tokenizer.encode(prompt, add_special=self.position == 0)
-        return self._pieces(self.generate_ids(prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
+        stops = StopTexts(checked_stops(stop))
+        return self._pieces(self.generate_ids(prompt, max_tokens=max_tokens, **settings), stops)
 
-    def _pieces(self, tokens: Iterable[int]) -> Iterator[str]:
+    def _pieces(self, tokens: Iterable[int], stops: StopTexts) -> Iterator[str]:
         stream = self.tokenizer.stream()
         for token in tokens:
-            piece = stream.push(token)
+            piece = stops.push(stream.push(token))
             if piece:
                 yield piece
-        rest = stream.flush()
+            if stops.found:
+                return
+        rest = stops.push(stream.flush()) + stops.flush()
         if rest:
             yield rest
 
     def generate_ids(
-        self,
-        prompt: Iterable[int],
-        *,
-        max_tokens: int = 128,
-        temperature: float = 0.0,
-        seed: int = 0,
-        stop: Iterable[int] | None = None,
+        self, prompt: Iterable[int], *, max_tokens: int = 128, stop: Iterable[int] | None = None, **settings: Any
     ) -> Generator[int, None, str]:
         """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded.
 
@@ -199,27 +204,19 @@ class Session:
         self._need("decode")
         ids = self._ids(prompt, self.position)
         ends = frozenset(self.tokenizer.eog_ids if stop is None else _indices("stop", stop))
-        random = np.random.default_rng(_whole("seed", seed))
-        return self._continuation(
-            ids, _whole("max_tokens", max_tokens), _temperature(temperature), random, ends, self._changes
-        )
+        return self._continuation(ids, _whole("max_tokens", max_tokens), Sampling.of(settings), ends, self._changes)
 
     def _continuation(
-        self,
-        prompt: list[int],
-        max_tokens: int,
-        temperature: float,
-        random: np.random.Generator,
-        ends: frozenset[int],
-        changes: int,
+        self, prompt: list[int], max_tokens: int, sampling: Sampling, ends: frozenset[int], changes: int
     ) -> Generator[int, None, str]:
         """What `generate_ids` gives, of arguments that were checked when the session had seen so many changes."""
         self._expect(changes)
+        random = sampling.random()
         logits = self._prefill(prompt)
         room = self.context_length - self.position
         count = min(max_tokens, room)
         for n in range(count):
-            token = sample(logits, temperature, random)
+            token = sample(logits, sampling, random, self.tokens)
             if token in ends:
                 return "eos"
             changes = self._changes
@@ -327,16 +324,6 @@ def _whole(name: str, given: int) -> int:
         value = -1
     if value < 0:
         raise InputError(f"{name} {_shown(given)}: wanted a whole number from 0")
-    return value
-
-
-def _temperature(given: float) -> float:
-    try:
-        value = float(given) if isinstance(given, Real) else math.nan
-    except OverflowError:
-        value = math.inf
-    if not 0 <= value < math.inf:
-        raise InputError(f"temperature {_shown(given)}: wanted a finite number from 0")
     return value
 
 

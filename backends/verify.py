@@ -129,7 +129,7 @@ def verify(
         ("xla", REFERENCE, EXACT),
     ]
     if llama_cpp:
-        makers["llama.cpp"] = lambda: LlamaCpp(file.resolve(), workers, PROMPT_TOKENS + STEPS)
+        makers["llama.cpp"] = lambda: LlamaCpp(file, workers, PROMPT_TOKENS + STEPS)
         pairs.append(("llama.cpp", REFERENCE, JUDGE))
     logits: dict[str, np.ndarray] = {}
     continuations: list[list[int]] = []

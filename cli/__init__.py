@@ -6,33 +6,50 @@ terminated.
 """
 
 import logging
+import os
 
 import click
 
-from .group import Cli
+from .group import MODEL, Cli
 from .options import debug_option
 from .output import Notes
 
 FIRST_STEPS = """\
 ggufc compiles a GGUF model into a small program that runs on the file's own bytes. Try first:
 
-  ggufc export model.gguf -o model/     compile it
-  ggufc run model/ "Once upon a time"   run it
-  ggufc inspect model.gguf              what is in it
+  ggufc status                          which models are here, by the names that they can be given
+  ggufc run model.gguf "Once upon a"    run one
+  ggufc chat model.gguf                 talk with it
+  ggufc export model.gguf -o model/     compile it for a program or a device of yours
+  ggufc inspect model.gguf              what is in it, and what it costs
   ggufc --help                          everything else
+
+A model is a file, a bundle, or a name in the Ollama store or the Hugging Face cache; nothing is ever downloaded.
 """
 
 logging.getLogger("ggufc").addHandler(Notes())
 
 
-@click.group(cls=Cli, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Cli, invoke_without_command=True, epilog=MODEL, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="ggufc", message="%(prog)s %(version)s")
 @debug_option
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Compile a GGUF model into a small program that runs on the file's own bytes.
 
-    MODEL is a .gguf file or a bundle that `ggufc export` wrote.
+    \b
+    Example: ggufc export gemma.gguf -o gemma/
+             ggufc run gemma/ "The capital of France is"
+             ggufc run --help
+
+    Words are completed by the shell after, for bash (zsh and fish are the same):
+
+    \b
+      eval "$(_GGUFC_COMPLETE=bash_source ggufc)"
     """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
     if ctx.invoked_subcommand is None:
         click.echo(FIRST_STEPS, nl=False)

@@ -9,7 +9,7 @@ from .output import print_columns, print_json
 from .progress import Progress
 
 
-@click.command()
+@click.command(short_help="Measure MODEL's speed.")
 @model_argument
 @click.option(
     "-p", "--prompt-tokens", type=click.IntRange(min=1), default=512, show_default=True, help="Length of the prompt."
@@ -38,7 +38,8 @@ def bench(
     """Measure MODEL's speed, beside the speed at which this machine reads memory.
 
     \b
-    Example: ggufc bench gemma/ --threads 2 --against llama.cpp
+    Example: ggufc bench gemma/
+             ggufc bench gemma/ --threads 2 --against llama.cpp
     """
     from ..backends.bench import bench as measure
 

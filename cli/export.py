@@ -10,7 +10,7 @@ from .output import print_json, print_table, size_text, tell
 from .progress import Progress
 
 
-@click.command()
+@click.command(short_help="Compile MODEL into a bundle.")
 @model_argument
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The bundle to write or replace.")
 @kv_option
@@ -23,6 +23,8 @@ def export(
 
     \b
     Example: ggufc export gemma.gguf -o gemma/
+             ggufc export gemma3:270m -o gemma/ --kv f16
+             ggufc export ggml-org/gemma-3-270m-GGUF:Q8_0 -o gemma/ --copy-weights
     """
     from ..backends.export import export as write
 
@@ -45,8 +47,12 @@ def export(
     if as_json:
         print_json(report)
         return
+    size = sum(file["size"] for file in manifest["weights"])
     held = "copied" if copy_weights else f"linked to {model}"
     print_table(
         [(name, size_text(size)) for name, size in report["files"].items()]
-        + [("weights", f"{size_text(manifest['weights']['size'])}, {held}"), ("bundle", str(bundle.path))]
+        + [
+            ("weights", f"{size_text(size)}, {held}"),
+            ("bundle", str(bundle.path)),
+        ]
     )

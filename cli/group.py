@@ -1,5 +1,6 @@
 """The group of all commands."""
 
+import difflib
 import importlib
 import os
 import sys
@@ -14,8 +15,15 @@ from .errors import NO_READER, explain
 from .interrupts import interrupts
 from .output import printable
 
-COMMANDS = ("export", "run", "inspect", "verify", "bench")
+COMMANDS = ("export", "run", "chat", "decide", "embed", "inspect", "verify", "bench", "status")
 """Each is the function of that name in the module of that name, which is imported when it is used."""
+MODEL = """\b
+MODEL is one of
+  gemma.gguf            a GGUF file; of a split model the first, m-00001-of-00003.gguf
+  gemma/                a bundle that `ggufc export` wrote
+  gemma3:270m           NAME[:TAG] in the Ollama store
+  org/repo:Q8_0         ORG/REPO[:QUANTIZATION] in the Hugging Face cache
+`ggufc status` lists those that are here; nothing is ever downloaded."""
 
 
 class Cli(click.Group):
@@ -43,7 +51,18 @@ class Cli(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
+        command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
+        if any(parameter.name == "model" for parameter in command.params):
+            command.epilog = MODEL
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in COMMANDS and not word.startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(f"no command {word!r}; {_meant(word)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -54,6 +73,14 @@ class Cli(click.Group):
             ctx.exit(NO_READER)
         except KeyboardInterrupt:
             raise click.Abort from None
+
+
+def _meant(word: str) -> str:
+    """What to type instead of a word that is no command."""
+    if os.path.lexists(word) or word.endswith(".gguf"):
+        return f"to run a model: ggufc run {word}"
+    near = difflib.get_close_matches(word, COMMANDS, 1, 0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(COMMANDS))}"
 
 
 def _open_streams() -> None:

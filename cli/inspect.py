@@ -11,7 +11,7 @@ from .options import common_options, kv_option, model_argument, weights_option
 from .output import parameter_text, print_json, print_table, size_text, stream_text
 
 
-@click.command()
+@click.command(short_help="Show what MODEL is and what it costs.")
 @model_argument
 @kv_option
 @click.option(
@@ -34,7 +34,9 @@ def inspect(
     """Show what MODEL is and what running it costs.
 
     \b
-    Example: ggufc inspect gemma.gguf --graph decode
+    Example: ggufc inspect gemma.gguf
+             ggufc inspect gemma.gguf --graph decode
+             ggufc inspect gemma3:270m --arch
     """
     from ..backends.executor import chosen_kv
     from ..backends.inspect import describe, entry_graph

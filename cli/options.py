@@ -1,6 +1,9 @@
 """Arguments and options that several commands share."""
 
+import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,22 @@ common_options = options(
     json_option,
     debug_option,
 )
-model_argument = click.argument("model", type=PATH)
+
+
+def _complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """What may follow on the line for a model: names from the stores, and files beside what was typed."""
+    from ..frontend.models import known_names
+
+    head, tail = os.path.split(incomplete)
+    found = [name for name in known_names() if name.startswith(incomplete)]
+    with suppress(OSError):
+        for path in sorted(Path(head).iterdir()):
+            if path.name.startswith(tail) and (path.is_dir() or path.suffix == ".gguf"):
+                found.append(f"{incomplete.removesuffix(tail)}{path.name}{'/' if path.is_dir() else ''}")
+    return list(dict.fromkeys(found))
+
+
+model_argument = click.argument("model", type=PATH, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv",
     type=click.Choice(["f32", "f16"]),
@@ -57,4 +75,64 @@ backend_option = click.option(
 )
 against_option = click.option(
     "--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp)."
+)
+tokens_option = click.option(
+    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
+)
+stop_option = click.option(
+    "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
+)
+
+
+def sampling_options(**defaults: float) -> Callable[[Command], Command]:
+    """The options of sampling, by the names of `Sampling`'s fields, with a command's own defaults."""
+    words = {
+        "temperature": (float, 0.0, "Above 0 tokens are drawn; 0 takes the likeliest."),
+        "top_k": (int, 0, "Draw from so many of the likeliest tokens; 0: from all."),
+        "top_p": (float, 1.0, "Draw from the likeliest tokens that make up this probability."),
+        "min_p": (float, 0.0, "Draw from tokens with this part of the likeliest one's probability."),
+        "repeat_penalty": (float, 1.0, "Above 1 the last 64 tokens are less likely."),
+        "seed": (int, 0, "The same seed gives the same text."),
+    }
+    return options(
+        *(
+            click.option(
+                f"--{name.replace('_', '-')}",
+                type=kind,
+                default=defaults.get(name, default),
+                show_default=True,
+                help=text,
+            )
+            for name, (kind, default, text) in words.items()
+        )
+    )
+
+
+def _settings(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE by name; a value is JSON, or text where it is none."""
+    found: dict[str, Any] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{word!r}: wanted NAME=VALUE, such as enable_thinking=false", ctx)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+template_options = options(
+    click.option(
+        "--chat-template", type=PATH, metavar="FILE", help="A chat template in jinja2 instead of the model's."
+    ),
+    click.option("--template", metavar="NAME", help="Which of the model's chat templates; default: the main one."),
+    click.option(
+        "--set",
+        "variables",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="A variable of the template, such as enable_thinking=false.",
+    ),
 )

@@ -4,9 +4,13 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from threading import Event
 from typing import Any
 
 import click
+
+line_drawn = Event()
+"""Set while a line of progress stands on the terminal, which a note takes the place of."""
 
 
 class Notes(logging.Handler):
@@ -18,7 +22,8 @@ class Notes(logging.Handler):
 
 def tell(text: str) -> None:
     """A note on standard error."""
-    click.echo(f"ggufc: note: {printable(text)}", err=True)
+    clear = "\r\x1b[K" if line_drawn.is_set() else ""
+    click.echo(f"{clear}ggufc: note: {printable(text)}", err=True, color=bool(clear) or None)
 
 
 def printable(text: str) -> str:
@@ -65,3 +70,13 @@ def parameter_text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) if len(set(value)) > 1 else f"{value[0]} in every layer"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def print_rows(rows: Sequence[Sequence[str]], indent: int = 0) -> None:
+    """Cells one below the other, to the left; a row may end early, and what it ends with may be of any width."""
+    inner = [row[:-1] for row in rows]
+    widths = [max(len(row[n]) for row in inner if n < len(row)) for n in range(max(map(len, inner), default=0))]
+    for row in rows:
+        cells = [printable(cell) for cell in row]
+        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)][: len(cells) - 1]
+        stream_text(" " * indent + "  ".join([*padded, cells[-1]]).rstrip() + "\n")

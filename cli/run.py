@@ -1,6 +1,5 @@
 """`ggufc run`."""
 
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,23 +9,30 @@ from typing import Any
 import click
 
 from ..frontend.errors import InputError, UnsupportedError
-from .options import PATH, backend_option, common_options, model_argument, threads_option, weights_option
+from .options import (
+    PATH,
+    backend_option,
+    common_options,
+    model_argument,
+    sampling_options,
+    stop_option,
+    threads_option,
+    tokens_option,
+    weights_option,
+)
 from .output import print_json, stream_text, tell
 from .progress import Progress
+from .prompts import decoded, parse_ids
 
 
-@click.command()
+@click.command(short_help="Continue a prompt with MODEL.")
 @model_argument
 @click.argument("prompt", required=False)
 @click.option("-f", "--file", "prompt_file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids, such as 2,818; fed as they are.")
-@click.option(
-    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
-)
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 takes the likeliest token."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the chance above 0.")
+@tokens_option
+@sampling_options()
+@stop_option
 @backend_option
 @threads_option
 @click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
@@ -38,24 +44,29 @@ def run(
     prompt_file: Path | None,
     prompt_ids: str | None,
     tokens: int,
-    temperature: float,
-    seed: int,
+    stop: tuple[str, ...],
     backend: str,
     threads: int | None,
     exact: bool,
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
     as_json: bool,
+    **sampling: float,
 ) -> None:
     """Continue PROMPT with MODEL; without a prompt, standard input is read.
 
     \b
     Example: ggufc run gemma/ "The capital of France is" -n 32
+             ggufc run gemma3:270m "The capital of France is"
+             ggufc run gemma/ -f story.txt --temperature 0.8 --top-p 0.95 --seed 7
+             echo "1, 2, 3," | ggufc run gemma/ --stop 10
     """
     from ..backends.load import load
+    from ..backends.sampling import Sampling
+    from ..backends.stopping import StopTexts, checked_stops
 
-    if not math.isfinite(temperature):
-        raise InputError(f"--temperature {temperature}: wanted a finite number")
+    Sampling.of(sampling)  # before the model is opened
+    stops = StopTexts(checked_stops(stop))
     given = _prompt(prompt, prompt_file, prompt_ids)
     start = perf_counter()
     with Progress() as progress:
@@ -71,10 +82,10 @@ def run(
     tokenizer = _tokenizer(session, needed=isinstance(given, str))
     ids = tokenizer.encode(given) if isinstance(given, str) else given
     loaded = perf_counter()
-    stop = tokenizer.eog_ids if tokenizer else ()
-    generation = session.generate_ids(ids, max_tokens=tokens, temperature=temperature, seed=seed, stop=stop)
+    ends = tokenizer.eog_ids if tokenizer else ()
+    generation = session.generate_ids(ids, max_tokens=tokens, stop=ends, **sampling)
     write: Callable[[str], None] = (lambda text: None) if as_json else stream_text
-    generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), write)
+    generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), stops, write)
     ended = perf_counter()
     timings = {
         "load_s": loaded - start,
@@ -98,32 +109,17 @@ def _prompt(text: str | None, file: Path | None, ids: str | None) -> str | list[
     if sum(given is not None for given in (text, file, ids)) > 1:
         raise InputError("give one of PROMPT, --file and --prompt-ids")
     if ids is not None:
-        return _parse_ids(ids)
+        return parse_ids(ids)
     if text is not None:
         return text
     if file is not None:
-        return _decoded(file.read_bytes(), str(file))
+        return decoded(file.read_bytes(), str(file))
     if sys.stdin.isatty():
         raise InputError('no prompt; give one, as in ggufc run MODEL "Once upon a time"')
     read = sys.stdin.buffer.read()
     if not read:
         raise InputError('no prompt: standard input is empty; give one, as in ggufc run MODEL "Once upon a time"')
-    return _decoded(read, "standard input")
-
-
-def _parse_ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise InputError(f"--prompt-ids {text[:80]!r}: wanted numbers with commas between, such as 2,818") from None
-
-
-def _decoded(raw: bytes, source: str) -> str:
-    """UTF-8, without the line's end that an editor or `echo` leaves."""
-    try:
-        return raw.decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: byte {error.start} is not UTF-8") from None
+    return decoded(read, "standard input")
 
 
 def _tokenizer(session: Any, needed: bool) -> Any:
@@ -140,7 +136,9 @@ def _tokenizer(session: Any, needed: bool) -> Any:
     return tokenizer
 
 
-def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tuple[list[int], str, str, float]:
+def _generate(
+    generation: Any, stream: Any, stops: Any, write: Callable[[str], None]
+) -> tuple[list[int], str, str, float]:
     """Runs a generation: its ids, its text, why it ended, and when the prompt was done."""
     ids: list[int] = []
     pieces: list[str] = []
@@ -150,14 +148,14 @@ def _generate(generation: Any, stream: Any, write: Callable[[str], None]) -> tup
         pieces.append(piece)
         write(piece)
 
-    while True:
+    while not stops.found:
         try:
             token = next(generation)
         except StopIteration as end:
             done = done or perf_counter()
-            if stream:
-                add(stream.flush())
+            add(stops.push(stream.flush() if stream else "") + stops.flush())
             return ids, "".join(pieces), end.value, done
         done = done or perf_counter()
         ids.append(token)
-        add(stream.push(token) if stream else f"{token} ")
+        add(stops.push(stream.push(token) if stream else f"{token} "))
+    return ids, "".join(pieces), "stop", done

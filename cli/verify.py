@@ -11,7 +11,7 @@ from .output import print_columns, print_json
 from .progress import Progress
 
 
-@click.command()
+@click.command(short_help="Hold MODEL's executors against each other.")
 @model_argument
 @threads_option
 @against_option
@@ -32,7 +32,8 @@ def verify(
     1e-3), the fast kernels 4e-4 and 0.05 (15-bit activations), llama.cpp 2e-2 and 1 (8-bit activations).
 
     \b
-    Example: ggufc verify gemma/ --against llama.cpp
+    Example: ggufc verify gemma/
+             ggufc verify gemma/ --against llama.cpp --json
     """
     from ..backends.verify import verify as run_checks
 

@@ -3,6 +3,9 @@
 Layout (ggml's gguf.h): "GGUF", u32 version, u64 tensor count, u64 key count, the keys, the tensor table, padding to the
 alignment, the data. Everything is little-endian. No number of the file is used before it was compared with the file's
 real size, so that a hostile header costs neither time nor memory.
+
+A model may be split into several files (keys `split.no`, `split.count`, `split.tensors.count`): the first has the
+metadata, and each a table of its own tensors.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice, pairwise
 from math import prod
@@ -25,6 +28,7 @@ import numpy as np
 
 from .errors import InputError, UnsupportedError
 from .ggml_types import GgmlType, storable_by_id
+from .splits import split_name, split_number, split_paths
 
 MetadataValue: TypeAlias = "int | float | bool | str | np.ndarray | tuple[MetadataValue, ...]"
 T = TypeVar("T", int, float, bool, str, np.ndarray, tuple)
@@ -70,27 +74,58 @@ class TensorInfo:
     offset: int
     """First byte, counted from the start of the file."""
     nbytes: int
+    part: int = 0
+    """Which of the model's files it lies in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One file of a model, mapped."""
+
+    path: Path
+    size: int
+    data_offset: int
+    """Where the header, padded, ends and the data begins."""
+    mapping: mmap.mmap = field(repr=False)
+
+    def header_sha256(self) -> str:
+        """The sha256, in hex, of everything before the data."""
+        with memoryview(self.mapping) as whole, whole[: self.data_offset] as header:
+            return hashlib.sha256(header).hexdigest()
+
+    def close(self) -> None:
+        """Let go of the mapping; with views still in use it lasts until the last of them and this object are gone."""
+        with suppress(BufferError):
+            self.mapping.close()
 
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """A GGUF file, mapped: its metadata and tensor table are in memory, its tensor data is not touched.
+    """A GGUF file, or all files of a split model, mapped: metadata and tensor table are in memory, data isn't touched.
 
     Strings are UTF-8; bytes that are not are kept as lone surrogates (`surrogateescape`), so nothing is lost and two
     names never become one. Names come from a stranger: print them through `quoted`, never use them as a path.
     """
 
     path: Path
-    size: int
+    """The file, of a split model the first."""
     version: int
     alignment: int
-    data_offset: int
-    """Where the header, padded, ends and the data begins."""
     metadata: Mapping[str, MetadataValue] = field(repr=False)
     """Numbers and strings as Python's, numeric arrays as numpy's, arrays of strings (or of arrays) as tuples."""
     tensors: Mapping[str, TensorInfo] = field(repr=False)
-    """In the file's order."""
-    _mapping: mmap.mmap = field(repr=False)
+    """In the files' order."""
+    parts: tuple[Part, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def data_offset(self) -> int:
+        """Bytes of all headers: in a model of one file, where the data begins."""
+        return sum(part.data_offset for part in self.parts)
 
     def tensor_bytes(self, name: str) -> np.ndarray:
         """The tensor's blocks as uint8 (nbytes,), read-only, a view of the mapping: nothing is copied.
@@ -100,12 +135,12 @@ class GgufFile:
         if name not in self.tensors:
             raise InputError(f"{_shown(self.path)}: there is no tensor {quoted(name)}{_near(name, self.tensors)}")
         info = self.tensors[name]
-        return np.frombuffer(self._mapping, np.uint8, info.nbytes, info.offset)
+        return np.frombuffer(self.parts[info.part].mapping, np.uint8, info.nbytes, info.offset)
 
     def header_sha256(self) -> str:
-        """The sha256, in hex, of everything before the data: it identifies metadata, names, shapes and places."""
-        with memoryview(self._mapping) as whole, whole[: self.data_offset] as header:
-            return hashlib.sha256(header).hexdigest()
+        """Tells metadata, names, shapes and places: the sha256, in hex, of the header, or of several headers' own."""
+        found = [part.header_sha256() for part in self.parts]
+        return found[0] if len(found) == 1 else hashlib.sha256("\n".join(found).encode()).hexdigest()
 
     def metadata_value(self, key: str, kind: type[T]) -> T:
         """The value of `key`, which must be an int, float, bool, str, np.ndarray (numbers) or tuple (strings).
@@ -123,9 +158,9 @@ class GgufFile:
         raise InputError(f"{_shown(self.path)}: key {quoted(key)} is {_described(value)}, but should be {_KINDS[kind]}")
 
     def close(self) -> None:
-        """Let go of the mapping; with views still in use it lasts until the last of them and this object are gone."""
-        with suppress(BufferError):
-            self._mapping.close()
+        """Let go of the mappings, each as `Part.close`."""
+        for part in self.parts:
+            part.close()
 
     def __enter__(self) -> "GgufFile":
         return self
@@ -142,10 +177,64 @@ def quoted(name: str, limit: int = 80) -> str:
 def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
     """Map the GGUF file at `path` and read its header; the data's place is checked, the data itself is not read.
 
-    Raises InputError for what is no file, no GGUF or a damaged one, UnsupportedError for another version, byte order
-    or tensor type.
+    The first file of a split model stands for all of them, which lie beside it under their numbers.
+
+    Raises InputError for what is no file, no GGUF or a damaged one, for another part than the first and for parts that
+    are missing or of another model; UnsupportedError for another version, byte order or tensor type.
     """
-    path = Path(path)
+    first = _read_file(Path(path))
+    try:
+        return _joined(first)
+    except BaseException:
+        first.close()
+        raise
+
+
+def _joined(first: GgufFile) -> GgufFile:
+    """The model that a file is the first part of; the file itself where the model has no other."""
+    number, count = (_split_key(first, key, default) for key, default in (("split.no", 0), ("split.count", 1)))
+    if count <= 1:
+        return first
+    named = split_number(first.path.name)
+    shown = _shown(first.path)
+    if number != 0:
+        where = split_name(named[0], 1, count) if named else "the first part"
+        raise InputError(f"{shown}: is part {number + 1} of a model in {count} files; give {where}")
+    if named is None or named[1:] != (1, count):
+        wanted = split_name(named[0] if named else first.path.stem, 1, count)
+        raise InputError(f"{shown}: is the first of {count} files of a model, so its name should be like {wanted}")
+    parts, tensors = list(first.parts), dict(first.tensors)
+    try:
+        for path in split_paths(first.path, count)[1:]:
+            if not os.path.lexists(path):
+                raise InputError(f"{_shown(path)}: no such file; it is part {len(parts) + 1} of {count} of {shown}")
+            part = _read_file(path)
+            parts += part.parts
+            for key, wanted in (("split.no", len(parts) - 1), ("split.count", count)):
+                if (found := _split_key(part, key, -1)) != wanted:
+                    raise InputError(f"{_shown(path)}: key {quoted(key)} is {found}, but should be {wanted}")
+            for info in part.tensors.values():
+                if info.name in tensors:
+                    raise InputError(f"{_shown(path)}: tensor {quoted(info.name)} is in another part too")
+                tensors[info.name] = replace(info, part=len(parts) - 1)
+        wanted = _split_key(first, "split.tensors.count", len(tensors))
+        if len(tensors) != wanted:
+            raise InputError(
+                f"{shown}: key 'split.tensors.count' is {wanted}, but the {count} files have {len(tensors)}"
+            )
+    except BaseException:
+        for part in parts[1:]:
+            part.close()
+        raise
+    return replace(first, tensors=MappingProxyType(tensors), parts=tuple(parts))
+
+
+def _split_key(file: GgufFile, key: str, default: int) -> int:
+    return file.metadata_value(key, int) if key in file.metadata else default
+
+
+def _read_file(path: Path) -> GgufFile:
+    """One file by itself."""
     mapping = _map(path)
     try:
         return _read(path, mapping)
@@ -217,9 +306,8 @@ def _read(path: Path, mapping: mmap.mmap) -> GgufFile:
         tensors[info.name] = TensorInfo(info.name, info.type, info.shape, data_offset + info.offset, info.nbytes)
     _check_places(path, tensors.values(), data_offset, alignment, size)
     owned = {key: _owned(value) for key, value in metadata.items()}
-    return GgufFile(
-        path, size, version, alignment, data_offset, MappingProxyType(owned), MappingProxyType(tensors), mapping
-    )
+    part = Part(path, size, data_offset, mapping)
+    return GgufFile(path, version, alignment, MappingProxyType(owned), MappingProxyType(tensors), (part,))
 
 
 class _Cursor:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..frontend.archdef import ArchDef
 from ..frontend.definitions import find
@@ -48,8 +47,6 @@ def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
     file = read_gguf(path)
     architecture = file.metadata_value("general.architecture", str)
     definition = find(architecture, archdefs)
-    if _is_split(file.metadata):
-        raise InputError(f"{path}: one part of a split model; ggufc reads models of one file")
     hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
     graph = build(definition, hyperparameters, file.tensors, str(path))
     pooled = definition.embedding and _pooling(file, architecture)
@@ -89,8 +86,3 @@ def _pooling(file: GgufFile, architecture: str) -> int:
     """How rows are pooled to one, by llama.cpp's enum; 0 where the file says nothing."""
     key = f"{architecture}.pooling_type"
     return file.metadata_value(key, int) if key in file.metadata else 0
-
-
-def _is_split(metadata: Any) -> bool:
-    count = metadata.get("split.count", 0)
-    return isinstance(count, int) and count > 1

@@ -15,6 +15,7 @@ WEIGHT_TYPES = (
     *("f32", "f16", "bf16"),
     *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
     *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"),
     *("iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0"),
 )
 """The GGML types that every backend computes with."""

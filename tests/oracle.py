@@ -31,9 +31,15 @@ Floats = npt.NDArray[np.float32]
 
 
 class ModelParams(ctypes.Structure):
-    """`struct llama_model_params`, passed back as it came; larger than the real one, which a by-value call allows."""
+    """The head of `struct llama_model_params`, with room behind it: a by-value call allows more than the real one."""
 
-    _fields_ = (("opaque", ctypes.c_uint64 * 64),)
+    _fields_ = (
+        ("opaque", ctypes.c_uint64 * 9),
+        ("vocab_only", ctypes.c_bool),
+        ("check_tensors", ctypes.c_bool),
+        ("use_extra_bufts", ctypes.c_bool),
+        ("rest", ctypes.c_uint64 * 54),
+    )
 
 
 class ContextParams(ctypes.Structure):
@@ -91,6 +97,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function -> (result, 
         _INT,
         (_HANDLE, ctypes.c_char_p, _INT, _HANDLE, _INT, _FLAG, _FLAG),
     ),
+    "llama_detokenize": (
+        _INT,
+        (_HANDLE, _HANDLE, _INT, ctypes.c_char_p, _INT, _FLAG, _FLAG),
+    ),
     "llama_token_to_piece": (
         _INT,
         (_HANDLE, _INT, ctypes.c_char_p, _INT, _INT, _FLAG),
@@ -130,13 +140,73 @@ def _load_library() -> Any:
     wrong = [name for name, value in known.items() if getattr(found, name) != value]
     if wrong:
         raise RuntimeError(f"llama_context_params of this xllamacpp has another layout ({wrong}); mend ContextParams")
+    model = lib.llama_model_default_params()
+    if model.vocab_only or model.check_tensors or not model.use_extra_bufts:
+        raise RuntimeError("llama_model_params of this xllamacpp has another layout; mend ModelParams")
     return lib
 
 
 _LIB = _load_library()
 
 
-class Reference:
+class Vocabulary:
+    """The tokenizer of a GGUF in llama.cpp, which needs no tensors.
+
+    Use it as a context manager or call `close`. Raises RuntimeError where llama.cpp refuses.
+    """
+
+    def __init__(self, path: Path | str, *, vocab_only: bool = True) -> None:
+        params = _LIB.llama_model_default_params()
+        params.vocab_only = vocab_only
+        self._model = _LIB.llama_model_load_from_file(str(path).encode(), params)
+        if not self._model:
+            raise RuntimeError(f"llama.cpp does not load {path}")
+        self._vocab = _LIB.llama_model_get_vocab(self._model)
+        self.vocab_size: int = _LIB.llama_vocab_n_tokens(self._vocab)
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The token ids of a text."""
+        raw = text.encode()
+        room = len(raw) + 16
+        buffer = (ctypes.c_int32 * room)()
+        n = _LIB.llama_tokenize(self._vocab, raw, len(raw), buffer, room, add_special, parse_special)
+        assert n >= 0, "no tokenizer gives more tokens than bytes"
+        return list(buffer[:n])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of a token, which need not be whole characters; nothing for a control token unless `special`."""
+        size = -_LIB.llama_token_to_piece(self._vocab, token, None, 0, 0, special)
+        buffer = ctypes.create_string_buffer(max(size, 0))
+        _LIB.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        return buffer.raw
+
+    def detokenize(self, ids: Ids, *, remove_special: bool = True, special: bool = False) -> bytes:
+        """The bytes of a whole text, without the space that the vocabulary puts before one."""
+        tokens = (ctypes.c_int32 * len(ids))(*ids)
+        room = 64 * len(ids) + 64
+        buffer = ctypes.create_string_buffer(room)
+        n = _LIB.llama_detokenize(self._vocab, tokens, len(ids), buffer, room, remove_special, special)
+        assert n >= 0, "no token is that long"
+        return buffer.raw[:n]
+
+    def eog_ids(self) -> set[int]:
+        """The tokens that end a generation."""
+        return {i for i in range(self.vocab_size) if _LIB.llama_vocab_is_eog(self._vocab, i)}
+
+    def close(self) -> None:
+        """Frees the model."""
+        if self._model:
+            _LIB.llama_model_free(self._model)
+        self._model = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Reference(Vocabulary):
     """One GGUF model in llama.cpp, for one sequence at a time.
 
     Arguments: `kv` the type of the cache ("f32" or "f16"), `flash_attention` on or off, `threads`, `n_ctx` the largest
@@ -155,9 +225,7 @@ class Reference:
         pooling: str | None = None,
     ) -> None:
         self._context = None
-        self._model = _LIB.llama_model_load_from_file(str(path).encode(), _LIB.llama_model_default_params())
-        if not self._model:
-            raise RuntimeError(f"llama.cpp does not load {path}")
+        super().__init__(path, vocab_only=False)
         params = _LIB.llama_context_default_params()
         params.n_ctx = params.n_batch = n_ctx  # a whole prompt is one batch
         params.type_k = params.type_v = KV_TYPES[kv]
@@ -171,10 +239,8 @@ class Reference:
         _LIB.llama_set_n_threads(self._context, threads, threads)
         _LIB.llama_set_embeddings(self._context, pooling is not None)
         self._pooling = pooling
-        self._vocab = _LIB.llama_model_get_vocab(self._model)
         self._position = 0
         self.n_ctx = n_ctx
-        self.vocab_size: int = _LIB.llama_vocab_n_tokens(self._vocab)
 
     def logits(self, ids: Ids, last: int = 1) -> Floats:
         """The logits (last, vocab) at the last positions of `ids`, in one batch: the last row is what follows `ids`."""
@@ -215,39 +281,12 @@ class Reference:
             return np.stack([_row(_LIB.llama_get_embeddings_ith(self._context, i), dim) for i in range(len(ids))])
         return _row(_LIB.llama_get_embeddings_seq(self._context, 0), dim)
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The token ids of a text."""
-        raw = text.encode()
-        room = len(raw) + 16
-        buffer = (ctypes.c_int32 * room)()
-        n = _LIB.llama_tokenize(self._vocab, raw, len(raw), buffer, room, add_special, parse_special)
-        assert n >= 0, "no tokenizer gives more tokens than bytes"
-        return list(buffer[:n])
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token, which need not be whole characters; nothing for a control token unless `special`."""
-        size = -_LIB.llama_token_to_piece(self._vocab, token, None, 0, 0, special)
-        buffer = ctypes.create_string_buffer(max(size, 0))
-        _LIB.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
-        return buffer.raw
-
-    def eog_ids(self) -> set[int]:
-        """The tokens that end a generation."""
-        return {i for i in range(self.vocab_size) if _LIB.llama_vocab_is_eog(self._vocab, i)}
-
     def close(self) -> None:
         """Frees the context and the model."""
         if self._context:
             _LIB.llama_free(self._context)
-        if self._model:
-            _LIB.llama_model_free(self._model)
-        self._context = self._model = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self._context = None
+        super().close()
 
     def _clear(self) -> None:
         _LIB.llama_memory_clear(_LIB.llama_get_memory(self._context), True)

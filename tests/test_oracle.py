@@ -15,7 +15,7 @@ PROMPT = [2, *range(70, 110)]  # longer than the window of the tiny models
 # Rows of 256 hold whole blocks of every type.
 WIDE: dict[str, Any] = {"width": 256, "ffn": 256, "heads": 8, "layers": 3, "sliding_window_pattern": 2}
 TYPES = ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"]
-TYPES += ["iq1_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"]
+TYPES += ["iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs"]
 
 
 def test_the_server_gives_the_same_log_probabilities(tiny_gemma3_path: Path) -> None:

@@ -54,7 +54,7 @@ def compile_module(text: str, places: Mapping[str, Place], target: Target, flags
 
     Args:
         text: the portable module.
-        places: where each of its weights lies in the file that will be mapped.
+        places: where each of its weights lies in the files that will be mapped.
         target: the machine that will run it.
         flags: more flags for `iree-compile`.
 

@@ -60,12 +60,12 @@ def _device(threads: int) -> rt.HalDevice:
 
 
 class IreeExecutor:
-    """One loaded module over one mapped file. Sessions over it share weights and code.
+    """One loaded module over mapped files. Sessions over it share weights and code.
 
     Args:
         vmfb: the compiled module.
-        weights: the file that holds the tensors.
-        parameters: for each parameter of the module the offset and number of its bytes in that file.
+        weights: the files that hold the tensors.
+        parameters: for each parameter of the module its file's index, the offset and number of its bytes there.
         caches: the caches of its entry points.
         entries: the names of its entry points.
         threads: workers.
@@ -77,16 +77,21 @@ class IreeExecutor:
     def __init__(
         self,
         vmfb: Path,
-        weights: Path,
-        parameters: Mapping[str, tuple[int, int]],
+        weights: Sequence[Path],
+        parameters: Mapping[str, tuple[int, int, int]],
         caches: tuple[CacheSpec, ...],
         entries: Iterable[str],
         threads: int,
     ) -> None:
         self.caches = caches
         index = rt.ParameterIndex()
-        handle = _mapped(weights, parameters)
-        for name, (offset, length) in parameters.items():
+        files = [_mapped(path) for path in weights]
+        for name, (file, offset, length) in parameters.items():
+            size, handle = files[file]
+            if offset + length > size:
+                raise InputError(
+                    f"{weights[file]}: tensor {name!r} ends at byte {offset + length}, the file has {size}"
+                )
             index.add_from_file_handle(name, handle, length=length, offset=offset)
         instance = _instance()
         self._device = _device(threads)
@@ -159,12 +164,8 @@ def _array(buffer: rt.HalBuffer) -> np.ndarray:
     return buffer.map().asarray([buffer.byte_length()], np.dtype(np.uint8))
 
 
-def _mapped(path: Path, parameters: Mapping[str, tuple[int, int]]) -> rt.FileHandle:
+def _mapped(path: Path) -> tuple[int, rt.FileHandle]:
     try:
-        size, handle = _mapping(path, _identity(path))
+        return _mapping(path, _identity(path))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: the weights can't be mapped: {error}") from None
-    for name, (offset, length) in parameters.items():
-        if offset + length > size:
-            raise InputError(f"{path}: tensor {name!r} ends at byte {offset + length}, the file has {size}")
-    return handle

@@ -4,12 +4,14 @@ Formulas: ggml/src/ggml-quants.c, `dequantize_row_*`. Every function takes bytes
 gives `float32 (..., blocks, block_elements)`.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ...frontend.ggml_types import by_name
+from ..grids import grid, levels
 
 
 def _half(block: Array, at: int) -> Array:
@@ -172,6 +174,94 @@ def _tq2_0(block: Array) -> Array:
     return _half(block, 64) * (_bit_pairs(block[..., 0:64]).astype(jnp.float32) - 1.0)
 
 
+def _numbers(block: Array, at: int, count: int, size: int) -> Array:
+    """`count` unsigned numbers of `size` bytes from byte `at` of each block on."""
+    dtype = {2: jnp.uint16, 4: jnp.uint32}[size]
+    parts = block[..., at : at + count * size].reshape(*block.shape[:-1], count, size).astype(dtype)
+    return functools.reduce(jnp.bitwise_or, (parts[..., n] << dtype(8 * n) for n in range(size)))
+
+
+def _bits(numbers: Array, count: int, width: int, start: int = 0) -> Array:
+    """`count` neighbouring fields of `width` bits of each number, lowest first, from bit `start` on."""
+    dtype = numbers.dtype
+    shifts = jnp.arange(start, start + count * width, width, dtype=dtype)
+    return _joined((numbers[..., None] >> shifts) & dtype.type(2**width - 1), 2)
+
+
+def _entries(name: str, index: Array) -> Array:
+    """The weights in the entries of the type's grid, side by side."""
+    entry = jnp.asarray(grid(name), jnp.uint16).at[index.astype(jnp.int32)].get(mode="promise_in_bounds")
+    width = 2 if len(levels(name)) == 3 else 4
+    return _look_up((*levels(name), 0), _bits(entry, 16 // width, width))
+
+
+def _signed_by(signs: Array, magnitude: Array) -> Array:
+    """The magnitudes, negative where their bit in the bytes of signs is set."""
+    return (1.0 - 2.0 * _bits(signs, 8, 1).astype(jnp.float32)) * magnitude
+
+
+def _even(signs: Array) -> Array:
+    """Numbers of seven bits with the eighth that makes the number of set ones even."""
+    return signs | (lax.population_count(signs) << 7)
+
+
+def _odd(x: Array, scale: Array) -> Array:
+    """x * (2 scale + 1)."""
+    return x * (2.0 * scale.astype(jnp.float32) + 1.0)
+
+
+def _iq2_xxs(block: Array) -> Array:
+    groups = block[..., 2:66].reshape(*block.shape[:-1], 8, 8)
+    rest = _numbers(_joined(groups[..., 4:8], 2), 0, 8, 4)
+    q = _signed_by(_even(_bits(rest, 4, 7)), _entries("iq2_xxs", _joined(groups[..., 0:4], 2)))
+    return _grouped(_odd(_half(block, 0) / 8, rest >> 28), q)
+
+
+def _iq2_xs(block: Array) -> Array:
+    words = _numbers(block, 2, 32, 2)
+    q = _signed_by(_even(words >> 9), _entries("iq2_xs", words & 511))
+    return _grouped(_odd(_half(block, 0) / 8, _bits(block[..., 66:74], 2, 4)), q)
+
+
+def _iq2_s(block: Array) -> Array:
+    index = block[..., 2:34].astype(jnp.uint16) | (_bits(block[..., 66:74], 4, 2).astype(jnp.uint16) << 8)
+    q = _signed_by(block[..., 34:66], _entries("iq2_s", index))
+    return _grouped(_odd(_half(block, 0) / 8, _bits(block[..., 74:82], 2, 4)), q)
+
+
+def _iq3_xxs(block: Array) -> Array:
+    rest = _numbers(block, 66, 8, 4)
+    q = _signed_by(_even(_bits(rest, 4, 7)), _entries("iq3_xxs", block[..., 2:66]))
+    return _grouped(_odd(_half(block, 0) / 4, rest >> 28), q)
+
+
+def _iq3_s(block: Array) -> Array:
+    index = block[..., 2:66].astype(jnp.uint16) | (_bits(block[..., 66:74], 8, 1).astype(jnp.uint16) << 8)
+    q = _signed_by(block[..., 74:106], _entries("iq3_s", index))
+    return _grouped(_odd(_half(block, 0), _bits(block[..., 106:110], 2, 4)), q)
+
+
+def _eight_and_delta(name: str, index: Array, negative: Array) -> Array:
+    """Eight times the weights in the grid's entries with their deltas, of which each serves as many neighbours."""
+    q = 8.0 * _entries(name, index)
+    delta = 1.0 - 2.0 * negative.astype(jnp.float32)
+    return _joined(q.reshape(*delta.shape, -1) + delta[..., None], 2)
+
+
+def _iq1_s(block: Array) -> Array:
+    rest = _numbers(block, 34, 8, 2)
+    q = _eight_and_delta("iq1_s", block[..., 2:34].astype(jnp.uint16) | (_bits(rest, 4, 3) << 8), rest >> 15)
+    return _grouped(_odd(_half(block, 0) / 8, (rest >> 12) & 7), q)
+
+
+def _iq1_m(block: Array) -> Array:
+    rest, scales = _bits(block[..., 32:48], 2, 4).astype(jnp.uint16), _numbers(block, 48, 4, 2)
+    q = _eight_and_delta("iq1_m", block[..., 0:32].astype(jnp.uint16) | ((rest & 7) << 8), rest >> 3)
+    d = functools.reduce(jnp.bitwise_or, (scales[..., n : n + 1] >> 12 << 4 * n for n in range(4)))
+    d = lax.bitcast_convert_type(d, jnp.float16).astype(jnp.float32)
+    return _grouped(_odd(d / 8, _bits(scales, 4, 3)), q)
+
+
 _DEQUANTIZE: dict[str, Callable[[Array], Array]] = {
     "f16": _f16,
     "bf16": _bf16,
@@ -185,6 +275,13 @@ _DEQUANTIZE: dict[str, Callable[[Array], Array]] = {
     "q4_k": _q4_k,
     "q5_k": _q5_k,
     "q6_k": _q6_k,
+    "iq1_s": _iq1_s,
+    "iq1_m": _iq1_m,
+    "iq2_xxs": _iq2_xxs,
+    "iq2_xs": _iq2_xs,
+    "iq2_s": _iq2_s,
+    "iq3_xxs": _iq3_xxs,
+    "iq3_s": _iq3_s,
     "iq4_nl": _iq4_nl,
     "iq4_xs": _iq4_xs,
     "mxfp4": _mxfp4,

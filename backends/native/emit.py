@@ -21,6 +21,7 @@ Value = Any
 Index = Any
 """An i64 value or a Python number."""
 _Builder: Any = ir.IRBuilder
+_LARGEST_PERMUTED_TABLE = 1024
 
 
 def vec(element: ir.Type, lanes: int) -> ir.VectorType:
@@ -33,6 +34,8 @@ def const(kind: ir.Type, value: float | Sequence[float]) -> ir.Constant:
     if isinstance(kind, ir.VectorType):
         lanes = list(value) if isinstance(value, Sequence) else [value] * kind.count
         return ir.Constant(kind, [ir.Constant(kind.element, v) for v in lanes])
+    if isinstance(kind, ir.ArrayType) and isinstance(value, Sequence):
+        return ir.Constant(kind, [ir.Constant(kind.element, v) for v in value])
     return ir.Constant(kind, value)
 
 
@@ -236,6 +239,68 @@ class Emitter(_Builder):
             pairs = zip(values[::2], values[1::2], strict=True)
             values = [self.xor(low, self.and_(mask, self.xor(low, high))) for low, high in pairs]
         return values[0]
+
+    def look_up_modulo(self, table: Sequence[int], values: Value) -> Value:
+        """table[v % len(table)] for each of 64 bytes, from a table of 8 or 16 bytes."""
+        kind = values.type
+        if self.target.has_vbmi:
+            permute = self.declare("llvm.x86.avx512.permvar.qi.512", kind, kind, kind)
+            return self.call(permute, [const(kind, [*table] * (64 // len(table))), values])
+        return self.look_up([*table] * (16 // len(table)), self.and_(values, const(kind, len(table) - 1)))
+
+    def pick(self, table: Sequence[int], indices: Value) -> Value:
+        """table[i] for each of 32 i16, from a table of i16 whose length is a power of two."""
+        kind = indices.type
+        if self.target.has_avx512 and len(table) <= _LARGEST_PERMUTED_TABLE:
+            # Each permute sees 64 entries; the higher bits of an index choose between their results.
+            permute = self.declare("llvm.x86.avx512.vpermi2var.hi.512", kind, kind, kind, kind)
+            pieces = [const(kind, table[at : at + 32]) for at in range(0, len(table), 32)]
+            values = [self.call(permute, [a, indices, b]) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
+            bit = 64
+            while len(values) > 1:
+                is_set = self.icmp_unsigned("!=", self.and_(indices, const(kind, bit)), const(kind, 0))
+                values = [self.select(is_set, b, a) for a, b in zip(values[::2], values[1::2], strict=True)]
+                bit *= 2
+            return values[0]
+        memory, quads = self.table(I16, table), self.bitcast(indices, vec(I64, 8))
+        result = ir.Constant(kind, ir.Undefined)
+        for lane in range(kind.count):
+            four = self.extract_element(quads, const(I32, lane // 4))
+            index = self.and_(self.lshr(four, const(I64, lane % 4 * 16)), const(I64, len(table) - 1))
+            result = self.insert_element(
+                result, self.read(I16, memory, self.times(index, 2), align=2), const(I32, lane)
+            )
+        return result
+
+    def table(self, kind: ir.Type, values: Sequence[int]) -> Value:
+        """The address of constants in the object."""
+        array = const(ir.ArrayType(kind, len(values)), values)
+        held: Any = ir.GlobalVariable(self.module, array.type, self.module.get_unique_name("table"))
+        held.linkage, held.global_constant, held.initializer, held.align = "private", True, array, 64
+        return self.bitcast(held, PTR)
+
+    def multishift(self, quads: Value, starts: Sequence[int]) -> Value:
+        """For each of 8 i64 eight bytes: the bits from starts[0] on, from starts[1] on and so on, around its end."""
+        kind = vec(I8, 64)
+        if self.target.has_vbmi:
+            shift = self.declare("llvm.x86.avx512.pmultishift.qb.512", kind, kind, kind)
+            return self.call(shift, [const(kind, [*starts] * 8), self.bitcast(quads, kind)])
+        places = [(8 * quad + (start // 8 + k) % 8) for quad in range(8) for start in starts for k in range(2)]
+        words = self.bitcast(self.take(self.bitcast(quads, kind), places), vec(I16, 64))
+        return self.trunc(self.lshr(words, const(words.type, [start % 8 for start in starts] * 8)), kind)
+
+    def merge(self, mask: int, a: Value, b: Value) -> Value:
+        """The bits of 64 bytes a where `mask`, the same for each byte, has them set, and those of b elsewhere."""
+        kind, words = a.type, vec(I32, 16)
+        if self.target.has_avx512:
+            logic = self.declare("llvm.x86.avx512.pternlog.d.512", words, words, words, words, I32)
+            operands = [self.bitcast(v, words) for v in (const(kind, mask), a, b)]
+            return self.bitcast(self.call(logic, [*operands, const(I32, 0xCA)]), kind)
+        return self.or_(self.and_(a, const(kind, mask)), self.and_(b, const(kind, 255 - mask)))
+
+    def count_bits(self, value: Value) -> Value:
+        """The number of set bits of each byte."""
+        return self.call(self.declare(f"llvm.ctpop.v{value.type.count}i8", value.type, value.type), [value])
 
     def transpose_quads(self, rows: Sequence[Value]) -> list[Value]:
         """Four vectors as 4 x 4 matrices side by side, one per four lanes, each of them transposed."""

@@ -10,10 +10,11 @@ from typing import Any
 import ggufc
 import pytest
 from ggufc import InputError
-from ggufc.backends.bundle import MANIFEST, WEIGHTS, read_bundle, write_manifest, written_aside
+from ggufc.backends.bundle import MANIFEST, read_bundle, weight_names, write_manifest, written_aside
 
 from .conftest import TinyCase
 
+WEIGHTS = weight_names(1)[0]
 CUTS = (0, 1, 7, 8, 63, 64, 0.01, 0.25, 0.5, 0.9, 0.99, -1)
 """Lengths to cut a file to; fractions of it, or -1 for all but the last byte."""
 
@@ -105,10 +106,12 @@ def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "said"),
     [
-        (("parameters", "token_embd.weight"), [1, 2, 3], "parameters"),
-        (("parameters", "token_embd.weight"), [-8, 16], "parameters"),
-        (("parameters", "token_embd.weight"), [0, 1 << 40], "parameters"),
-        (("parameters", "token_embd.weight"), [0, 1 << 70], "parameters"),
+        (("parameters", "token_embd.weight"), [0, 1, 2, 3], "parameters"),
+        (("parameters", "token_embd.weight"), [0, -8, 16], "parameters"),
+        (("parameters", "token_embd.weight"), [0, 0, 1 << 40], "parameters"),
+        (("parameters", "token_embd.weight"), [0, 0, 1 << 70], "parameters"),
+        (("parameters", "token_embd.weight"), [1, 0, 16], "lies in file 1"),
+        (("weights",), [], "weights"),
         (("entries", "decode", "results"), [], "results"),
         (("entries", "decode", "results", 0, "shape"), [], "shape"),
         (("entries",), {}, "entries"),
@@ -124,8 +127,8 @@ def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:
         (("targets",), {}, "targets"),
         (("targets", "host", "features"), "avx2", "features"),
         (("tokenizer", "notes"), [1], "notes"),
-        (("weights", "header_bytes"), -1, "header_bytes"),
-        (("weights", "header_bytes"), 1 << 60, "header_bytes"),
+        (("weights", 0, "header_bytes"), -1, "header_bytes"),
+        (("weights", 0, "header_bytes"), 1 << 60, "header_bytes"),
         (("architecture",), "gemma3", "architecture"),
     ],
 )

@@ -85,6 +85,7 @@ _SCALES: dict[str, dict[int, float]] = {
     "Q5_K": {0: 1.0, 2: 15.5},
     "Q6_K": {208: 1.0},
     "IQ1_S": {0: 1.0},
+    "IQ1_M": {48: 1.0},
     "IQ2_XXS": {0: 1.0},
     "IQ2_XS": {0: 1.0},
     "IQ2_S": {0: 1.0},
@@ -93,6 +94,16 @@ _SCALES: dict[str, dict[int, float]] = {
     "IQ4_NL": {0: 1.0},
     "IQ4_XS": {0: 1.0},
 }
+
+
+def set_halves(blocks: npt.NDArray[np.uint8], kind: str, at: int, bits: npt.NDArray[np.uint16]) -> None:
+    """Writes one half, given by its bits, to byte `at` of each block; IQ1_M has a quarter atop each of four words."""
+    if kind == "IQ1_M":
+        words = np.ascontiguousarray(blocks[:, at : at + 8]).view("<u2")
+        quarters = bits[:, None] >> np.array([0, 4, 8, 12], np.uint16) << 12
+        blocks[:, at : at + 8] = (words & 0xFFF | quarters).astype("<u2").view(np.uint8)
+    else:
+        blocks[:, at : at + 2] = bits.astype("<u2")[:, None].view(np.uint8)
 
 
 def random_tensor(rng: np.random.Generator, weight: Weight | Fixed, kind: GGMLQuantizationType) -> npt.NDArray[Any]:
@@ -109,7 +120,7 @@ def random_tensor(rng: np.random.Generator, weight: Weight | Fixed, kind: GGMLQu
     for factor in (1.0, None):
         factor = factor or weight.std / dequantize(blocks, kind).std()
         for offset, share in _SCALES[kind.name].items():
-            blocks[:, offset : offset + 2] = (factor * share * drawn).astype(np.float16)[:, None].view(np.uint8)
+            set_halves(blocks, kind.name, offset, (factor * share * drawn).astype(np.float16).view(np.uint16))
     return blocks.reshape(*weight.shape[:-1], -1)
 
 

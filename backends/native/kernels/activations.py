@@ -68,12 +68,12 @@ class Quantizer:
         inverse = e.fdiv(const(F32, float(LARGEST)), value)
         return scale, e.select(is_zero, const(F32, 0.0), inverse)
 
-    def integers(self, address: Value, offset: int | Value, inverse: Value) -> Value:
-        """The 16 elements at address + offset bytes as i32 in [-16383, 16383]."""
+    def integers(self, address: Value, offset: int | Value, inverse: Value, count: int = 16) -> Value:
+        """The `count` elements at address + offset bytes as i32 in [-16383, 16383]."""
         e = self.e
-        scaled = e.fmul(e.read(vec(F32, 16), address, offset), e.splat(inverse, 16))
+        scaled = e.fmul(e.read(vec(F32, count), address, offset), e.splat(inverse, count))
         # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lower mantissa bits, on every target.
-        magic = e.bitcast(e.fadd(scaled, const(scaled.type, 12582912.0)), vec(I32, 16))
+        magic = e.bitcast(e.fadd(scaled, const(scaled.type, 12582912.0)), vec(I32, count))
         return e.sub(magic, const(magic.type, 0x4B400000))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..emit import F32, I32, I64, Emitter, Value, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from .plain import PlainType
-from .quant import RUN, QuantType
+from .quant import QuantType
 from .types import TYPES
 
 _TOKENS_PER_GROUP = 8
@@ -54,7 +54,7 @@ def _plain_row(kind: PlainType):
 def _quantized_row(kind: QuantType):
     def prepare(e: Emitter, cols: Value):
         scratch, partial = kind.zero_scratch(e), e.scratch(4 * kind.chunk)
-        real, stride = vec(F32, RUN), kind.row_bytes(e, cols)
+        stride = kind.row_bytes(e, cols)
 
         def write(w: Value, line: Value, y: Value) -> None:
             source = e.at(w, e.mul(line, stride))
@@ -68,10 +68,11 @@ def _quantized_row(kind: QuantType):
                 unpacked = kind.unpack(e, address, None)
                 scales = kind.scales(e, unpacked)
                 for start, lane, values in kind.runs(e, unpacked):
-                    result = e.fmul(e.take(scales, [lane] * RUN), e.sitofp(values, real))
+                    count = values.type.count
+                    result = e.fmul(e.take(scales, [lane] * count), e.sitofp(values, vec(F32, count)))
                     minimum = kind.minimum_lane(start)
                     if minimum is not None:
-                        result = e.fsub(result, e.take(scales, [minimum] * RUN))
+                        result = e.fsub(result, e.take(scales, [minimum] * count))
                     e.write(result, into, 4 * start)
 
                 def copy(i: Value) -> None:

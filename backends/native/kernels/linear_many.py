@@ -16,7 +16,7 @@ from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
 from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT, activation_bytes
 from .plain import PlainType
-from .quant import RUN, QuantType
+from .quant import QuantType
 from .types import TYPES
 
 LANES = 16
@@ -177,7 +177,9 @@ class _Quantized:
         lanes: dict[int, int] = {}
         for start, lane, values in kind.runs(e, chunk):
             lanes[start] = lane
-            e.write(values if narrow is None else e.mul(values, e.take(narrow, [lane] * RUN)), line, 2 * start)
+            e.write(
+                values if narrow is None else e.mul(values, e.take(narrow, [lane] * values.type.count)), line, 2 * start
+            )
         full = kind.scales(e, chunk)
         for start in range(0, kind.chunk, self.step):
             e.write(e.extract_element(chunk.d, const(I32, lanes[start])), scales, 4 * LANES * (start // STEP))

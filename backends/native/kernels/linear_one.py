@@ -252,17 +252,18 @@ class _Quantized:
     def _record_chunk(self, quantizer: Quantizer, x: Value, inverse: Value, scale: Value, record: Value) -> None:
         e, kind, words = quantizer.e, self.type, vec(I16, 32)
 
-        def integers(start: int) -> Value:
-            return quantizer.integers(x, 4 * start, inverse)
+        def integers(start: int, count: int = 16) -> Value:
+            return quantizer.integers(x, 4 * start, inverse, count)
 
         for n, parts in enumerate(kind.totals):
             correction = const(vec(I32, 16), 0)
             for p in parts:
-                values = e.trunc(e.concat([integers(s) for s in kind.parts[p].starts]), vec(I16, 64))
+                part = kind.parts[p]
+                values = e.trunc(e.concat([integers(s, part.run) for s in part.starts]), vec(I16, 64))
                 for half in range(2):
                     digits = e.take(values, range(half, 64, 2))
                     e.write(digits, record, 128 * p + 64 * half)
-                    correction = e.dot_pairs(correction, digits, const(words, -kind.offset << kind.parts[p].shift))
+                    correction = e.dot_pairs(correction, digits, const(words, -kind.offset << part.shift))
             if kind.offset:
                 e.write(correction, record, self._corrections_at + 64 * n)
         if kind.minima:

@@ -3,7 +3,7 @@
 A weight is worth `scale * (byte - offset) - minimum`, where scale = d * sub: d is a float32 that stands for a block,
 sub a small integer of a sub-block where the type has those. A *chunk* is what one unpack takes: a super-block of 256
 weights or four blocks of 32. It comes as vectors of 64 bytes; each vector is four *runs* of 16 weights that are
-neighbours in the row.
+neighbours in the row, or eight of 8.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..emit import I8, I16, Emitter, Value, const, vec
-
-RUN = 16
-"""Weights in a run: neighbours in the row that share one scale."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +22,14 @@ class Part:
     neighbouring bytes; a run has one scale. `shift`: the bytes are 2^shift times too large, which saves shifting them.
     """
 
-    starts: tuple[int, int, int, int]
+    starts: tuple[int, ...]
     lanes: tuple[int, ...]
     shift: int = 0
+
+    @property
+    def run(self) -> int:
+        """Weights in a run."""
+        return 64 // len(self.starts)
 
 
 def spread(*lanes: int) -> tuple[int, ...]:
@@ -122,11 +124,11 @@ class QuantType:
         return e.and_(both, const(kind, 255)), e.lshr(both, eight)
 
     def runs(self, e: Emitter, chunk: Unpacked) -> Iterator[tuple[int, int, Value]]:
-        """For each run its first element, its scale lane and its 16 integers (byte - offset) as i16."""
-        kind = vec(I16, RUN)
+        """For each run its first element, its scale lane and its integers (byte - offset) as i16."""
         for part, values in zip(self.parts, chunk.parts, strict=True):
-            for k, (start, lane) in enumerate(zip(part.starts, part.lanes[::4], strict=True)):
-                run = e.take(values, range(RUN * k, RUN * k + RUN))
+            kind = vec(I16, part.run)
+            for k, (start, lane) in enumerate(zip(part.starts, part.lanes[:: part.run // 4], strict=True)):
+                run = e.take(values, range(part.run * k, part.run * k + part.run))
                 wide = e.sext(run, kind) if self.signed else e.zext(run, kind)
                 wide = e.lshr(wide, const(kind, part.shift)) if part.shift else wide
                 yield start, lane, e.sub(wide, const(kind, self.offset)) if self.offset else wide

@@ -5,6 +5,13 @@ from __future__ import annotations
 from .bf16 import BF16
 from .f16 import F16
 from .f32 import F32
+from .iq1_m import IQ1_M
+from .iq1_s import IQ1_S
+from .iq2_s import IQ2_S
+from .iq2_xs import IQ2_XS
+from .iq2_xxs import IQ2_XXS
+from .iq3_s import IQ3_S
+from .iq3_xxs import IQ3_XXS
 from .iq4_nl import IQ4_NL
 from .iq4_xs import IQ4_XS
 from .mxfp4 import MXFP4
@@ -30,6 +37,7 @@ QUANT_TYPES: dict[str, QuantType] = {
     for t in (
         *(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0),
         *(Q2_K, Q3_K, Q4_K, Q5_K, Q6_K),
+        *(IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S),
         *(IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0),
     )
 }

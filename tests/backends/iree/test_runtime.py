@@ -69,7 +69,7 @@ def test_a_call_leaves_earlier_logits_alone(tiny_f32: TinyCase) -> None:
 
 
 def executor(case: TinyCase, vmfb: Path, weights: Path) -> IreeExecutor:
-    return IreeExecutor(vmfb, weights, case.bundle.parameters, case.bundle.caches, tuple(case.graphs), 1)
+    return IreeExecutor(vmfb, [weights], case.bundle.parameters, case.bundle.caches, tuple(case.graphs), 1)
 
 
 def test_a_file_that_is_too_short_is_refused(tiny_f32: TinyCase, tmp_path: Path) -> None:

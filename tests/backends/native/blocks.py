@@ -5,15 +5,18 @@ from __future__ import annotations
 import gguf
 import numpy as np
 
+from ...tiny_models.writer import set_halves
+
 PLAIN = ("f32", "f16", "bf16")
 QUANTIZED = (
     *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"),
     *("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+    *("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s"),
     *("iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0"),
 )
 TYPES = PLAIN + QUANTIZED
 _SCALES = dict.fromkeys(QUANTIZED, (0,)) | dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2))
-_SCALES |= {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,), "tq1_0": (52,), "tq2_0": (64,)}
+_SCALES |= {"iq1_m": (48,), "q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,), "tq1_0": (52,), "tq2_0": (64,)}
 """Where in a block the halves stand that scale it; in MXFP4 it is a byte, an exponent."""
 
 
@@ -39,11 +42,13 @@ def random_weight(rng: np.random.Generator, name: str, rows: int, blocks: int, s
 
 def with_scales(raw: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
     """The weight with the scales of its blocks taken in turn from `values`, the bits of halves or of MXFP4's bytes."""
-    size, width = block_size(name)[1], 1 if name == "mxfp4" else 2
-    blocks = raw.copy().reshape(-1, size)
+    blocks = raw.copy().reshape(-1, block_size(name)[1])
     for n, at in enumerate(_SCALES[name]):
-        turn = np.resize(np.roll(values, n), len(blocks)).astype("<u2")
-        blocks[:, at : at + width] = turn.reshape(-1, 1).view(np.uint8)[:, :width]
+        turn = np.resize(np.roll(values, n), len(blocks)).astype(np.uint16)
+        if name == "mxfp4":
+            blocks[:, at] = turn.astype(np.uint8)
+        else:
+            set_halves(blocks, name.upper(), at, turn)
     return blocks.reshape(raw.shape)
 
 

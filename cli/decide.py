@@ -1,0 +1,98 @@
+"""`ggufc decide`."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..frontend.errors import InputError
+from .options import (
+    PATH,
+    backend_option,
+    common_options,
+    model_argument,
+    template_options,
+    threads_option,
+    weights_option,
+)
+from .output import print_json, print_table, tell
+from .progress import Progress
+from .prompts import decoded
+
+
+@click.command(short_help="Let MODEL choose among answers.")
+@model_argument
+@click.argument("question")
+@click.option("-o", "--option", "given", multiple=True, metavar="TEXT", help="An answer to choose; give two or more.")
+@click.option("--rating", metavar="LOW-HIGH", help="Answers are the whole numbers of a range, such as 1-5.")
+@click.option("-f", "--file", "material_file", type=PATH, metavar="FILE", help="What the question is about.")
+@template_options
+@backend_option
+@threads_option
+@weights_option
+@common_options
+def decide(
+    model: Path,
+    question: str,
+    given: tuple[str, ...],
+    rating: str | None,
+    material_file: Path | None,
+    chat_template: Path | None,
+    template: str | None,
+    variables: dict[str, Any],
+    backend: str,
+    threads: int | None,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Answer QUESTION with yes or no, one of some options, or a rating, each with its probability.
+
+    \b
+    Example: ggufc decide gemma/ "Is a whale a fish?"
+             ggufc decide gemma/ "What is this about?" -o sports -o politics -o science -f article.txt
+             ggufc decide gemma/ "How friendly is this letter?" --rating 1-5 -f letter.txt --json
+    """
+    from ..backends.decide import YES_NO
+    from ..backends.decide import decide as choose
+    from ..backends.load import load
+    from ..frontend.chat_template import ChatTemplates
+
+    if given and rating:
+        raise InputError("give one of --option and --rating")
+    options = given or (_range(rating) if rating else YES_NO)
+    material = decoded(material_file.read_bytes(), str(material_file)) if material_file else ""
+    templates = ChatTemplates.from_file(chat_template) if chat_template else None
+    with Progress() as progress:
+        session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
+    for note in session.tokenizer.notes:
+        tell(note)
+    decision = choose(
+        session, question, options, material=material, templates=templates, template=template, variables=variables
+    )
+    rows = list(zip(decision.options, decision.probabilities, decision.logprobs, strict=True))
+    if as_json:
+        report: dict[str, Any] = {
+            "answer": decision.answer,
+            "options": [{"option": o, "probability": p, "logprob": lp} for o, p, lp in rows],
+            "covered": decision.covered,
+        }
+        print_json(report | ({"mean": decision.mean} if rating else {}))
+        return
+    mean = [("mean", f"{decision.mean:.2f}")] if rating else []
+    print_table(
+        [
+            *((option, f"{probability:.1%}") for option, probability, _ in sorted(rows, key=lambda row: -row[1])),
+            *mean,
+            ("(all of these", f"{decision.covered:.1%} of what the model might say)"),
+        ]
+    )
+
+
+def _range(rating: str) -> tuple[str, ...]:
+    """The numbers of a range."""
+    found = re.fullmatch(r"(\d{1,4})-(\d{1,4})", rating)
+    if not found or not int(found[1]) < int(found[2]):
+        raise InputError(f"--rating {rating[:40]!r}: wanted a range of whole numbers, such as 1-5")
+    return tuple(map(str, range(int(found[1]), int(found[2]) + 1)))

@@ -1,0 +1,91 @@
+"""SentencePiece's BPE by the score of each piece ("llama"), done by the `sentencepiece` library."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import sentencepiece
+
+from ..errors import InputError
+from .families import Saved
+from .roles import TokenType
+from .sentencepiece_model import BPE, SPACE, Normalizer, model_proto
+from .vocabulary import Vocabulary
+
+MODEL_FILE = "tokenizer.model"
+_KEPT = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Family:
+    """SentencePiece's BPE, with bytes for what no piece covers.
+
+    The model file holds the vocabulary as it is, but for UNUSED pieces, which llama.cpp merges like any other. The text
+    of a control token that was not to be parsed never becomes that token, whatever its pieces. `missing` gives tokens
+    for bytes that the vocabulary hasn't: the library wants all 256.
+    """
+
+    processor: sentencepiece.SentencePieceProcessor
+    missing: Mapping[int, list[int]]
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
+        """Raises InputError where SentencePiece does not take the vocabulary."""
+        ids = vocabulary.ids()
+        pieces = [
+            (text, score, _type(text, kind))
+            for text, score, kind in zip(vocabulary.texts, vocabulary.scores, vocabulary.types, strict=True)
+        ]
+        missing: dict[int, list[int]] = {}
+        for byte in range(256):
+            text = f"<0x{byte:02X}>"
+            if text not in ids:
+                instead = ids.get(chr(byte)) if byte < 128 else None
+                instead = vocabulary.specials.unk_id if instead is None else instead
+                missing[len(pieces)] = [] if instead is None else [instead]
+                pieces.append((text, 0.0, TokenType.BYTE))
+        if missing:
+            notes.append(
+                f"the vocabulary has no token for {len(missing)} of the 256 bytes: characters that need them are unknown"
+            )
+        how = Normalizer(add_dummy_prefix=vocabulary.add_space_prefix)
+        model = model_proto(pieces, vocabulary.specials, vocabulary.texts, BPE, how)
+        try:
+            return cls(sentencepiece.SentencePieceProcessor(model_proto=model), missing)
+        except RuntimeError as error:
+            raise InputError(f"SentencePiece does not take tokenizer.ggml.tokens: {error}") from None
+
+    def encode(self, text: str) -> list[int]:
+        ids = self.processor.encode(text, out_type=int)
+        return [known for i in ids for known in self.missing.get(i, (i,))] if self.missing else ids
+
+    def text(self, token: int) -> str:
+        return self.processor.id_to_piece(token)
+
+    def unescape(self, text: str) -> bytes:
+        return text.replace(SPACE, " ").encode()
+
+    def save(self, folder: Path, vocabulary: Saved) -> dict[str, Any]:
+        (folder / MODEL_FILE).write_bytes(self.processor.serialized_model_proto())
+        return {"missing": list(self.missing.items())}
+
+    @classmethod
+    def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
+        return cls(load_model(folder), dict(options["missing"]))
+
+
+def load_model(folder: Path) -> sentencepiece.SentencePieceProcessor:
+    """The model file of a folder. Raises OSError or ValueError."""
+    path = folder / MODEL_FILE
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+    except RuntimeError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _type(text: str, kind: int) -> int:
+    """The type that makes SentencePiece treat a token as llama.cpp does."""
+    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+        return TokenType.BYTE if kind not in _KEPT else kind
+    return kind if kind in _KEPT else TokenType.NORMAL

@@ -1,0 +1,232 @@
+"""The tokenizer that every family shares: special tokens, BOS and EOS, whole characters, files."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import InputError
+from .families import Family, Saved, family_class, family_of
+from .partition import Partition
+from .roles import SpecialTokens, TokenType
+from .vocabulary import read_vocabulary
+
+CONFIG_FILE = "tokenizer_config.json"
+
+# What a whole text loses when it is decoded, one after the other (llama.cpp, llama-vocab.cpp).
+_SPACES = (
+    (re.compile(r" (?=[?!.,])"), ""),
+    (re.compile(" ' "), "'"),
+    (re.compile(" (?='(?:[sm]|re|ve))"), ""),
+)
+
+
+class Tokenizer:
+    """Text to token ids and back, for one vocabulary.
+
+    Attributes: `vocab_size`, `bos_id` and `eos_id` (None where the vocabulary has none), `add_bos`, `eog_ids` (the
+    tokens that end a generation), and `notes`: lines for the user about what the file says and is not believed.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        family_name: str,
+        types: Sequence[int],
+        specials: SpecialTokens,
+        *,
+        add_space_prefix: bool,
+        clean_spaces: bool,
+        notes: Iterable[str] = (),
+    ) -> None:
+        self._family = family
+        self._family_name = family_name
+        self._types = bytes(types)
+        self._specials = specials
+        self._add_space_prefix = add_space_prefix
+        self._clean_spaces = clean_spaces
+        self.notes = list(notes)
+        self.vocab_size = len(self._types)
+        self.bos_id = specials.bos_id
+        self.eos_id = specials.eos_id
+        self.add_bos = specials.add_bos
+        self.eog_ids = frozenset(specials.eog_ids)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
+        """The tokenizer of a GGUF's metadata (plain values, strings, sequences or arrays).
+
+        Raises UnsupportedError where there is none or it is of a kind that isn't known, InputError where a key is
+        missing or its value can't be.
+        """
+        notes: list[str] = []
+        name, defaults = family_of(metadata, notes)
+        vocabulary = read_vocabulary(metadata, defaults, notes)
+        family = family_class(name).from_vocabulary(vocabulary, metadata, notes)
+        return cls(
+            family,
+            name,
+            vocabulary.types,
+            vocabulary.specials,
+            add_space_prefix=vocabulary.add_space_prefix,
+            clean_spaces=vocabulary.clean_spaces,
+            notes=notes,
+        )
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """The tokenizer that `save` wrote. Raises InputError where its files are missing or damaged."""
+        path = Path(folder) / CONFIG_FILE
+        try:
+            config = json.loads(path.read_text("utf-8"))
+            name, options, specials = config["family"], config["options"], SpecialTokens(**config["specials"])
+            types = [kind for kind, count in config["types"] for _ in range(count)]
+            flags = {name: bool(config[name]) for name in ("add_space_prefix", "clean_spaces")}
+            made = family_class(name)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a tokenizer's configuration ({error}); export the model again") from None
+        try:
+            family = made.load(Path(folder), options)
+            family.text(len(types) - 1)
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise InputError(f"{folder}: damaged tokenizer ({error}); export the model again") from None
+        return cls(family, name, types, specials, **flags)
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the model in its ecosystem's own format, and what that can't hold, into an existing folder."""
+        specials = self._specials
+        said = Saved(
+            self._control, self._user_defined, specials.first, specials.last, specials.lstrip, specials.rstrip
+        )
+        config = {
+            "family": self._family_name,
+            "options": self._family.save(Path(folder), said),
+            "specials": asdict(specials),
+            "add_space_prefix": self._add_space_prefix,
+            "clean_spaces": self._clean_spaces,
+            "types": [[kind, len(list(run))] for kind, run in groupby(self._types)],
+        }
+        (Path(folder) / CONFIG_FILE).write_text(json.dumps(config, ensure_ascii=False) + "\n", "utf-8")
+
+    @property
+    def control_texts(self) -> Iterable[str]:
+        """The texts of the tokens that are found with `parse_special` alone."""
+        return self._control.values()
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, barrier: str = ""
+    ) -> list[int]:
+        """The ids of a text.
+
+        `add_special` adds BOS, EOS or SEP where the vocabulary wants them, but never a second one. With `parse_special`
+        the text of a control token becomes that token; without, it is text like any other (user-defined tokens are
+        always found). `barrier` is a character that is no text: no special token is found across it. Raises InputError
+        for a text that is not Unicode: with a lone surrogate, which stands for bytes that were not UTF-8.
+        """
+        _check_unicode(text)
+        ids: list[int] = []
+        for part in self._partition.cut(text, parse_special):
+            if isinstance(part, int):
+                ids.append(part)
+            elif ordinary := part.replace(barrier, "") if barrier else part:
+                ids.extend(self._family.encode(ordinary))
+        if add_special:
+            first, last = self._specials.first, self._specials.last
+            before = [first] if first is not None and ids[:1] != [first] else []
+            after = [last] if last is not None and ids[-1:] != [last] else []
+            ids = before + ids + after
+        return ids
+
+    def decode(self, ids: Iterable[int], *, render_special: bool = False, whole: bool = False) -> str:
+        """The text of some ids: their bytes joined, then decoded, with U+FFFD for what is not UTF-8.
+
+        Control tokens are left out unless `render_special`. The ids may be the middle of a text; where they are a
+        `whole` one, BOS and EOS around it go, and the spaces that encoding put in. Raises ValueError for an id outside
+        the vocabulary.
+        """
+        if whole:
+            return self._decode_whole(list(ids), render_special)
+        return b"".join(self._piece(token, render_special) for token in ids).decode("utf-8", "replace")
+
+    def _decode_whole(self, ids: list[int], render_special: bool) -> str:
+        begins = self._specials.add_bos and ids[:1] == [self.bos_id]
+        ids = ids[begins:]
+        if self._specials.add_eos and ids[-1:] == [self.eos_id]:
+            ids.pop()
+        pieces = [self._piece(token, render_special) for token in ids]
+        if pieces and self._add_space_prefix and not begins:
+            pieces[0] = pieces[0].removeprefix(b" ")
+        text = b"".join(pieces).decode("utf-8", "replace")
+        if self._clean_spaces:
+            for pattern, kept in _SPACES:
+                text = pattern.sub(kept, text)
+        return text
+
+    def stream(self, *, render_special: bool = False) -> "TokenStream":
+        """A decoder for ids that come one by one."""
+        return TokenStream(self, render_special)
+
+    def _piece(self, token: int, render_special: bool) -> bytes:
+        """The bytes of a token, which need not be whole characters."""
+        if not 0 <= token < self.vocab_size:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        match self._types[token]:
+            case TokenType.NORMAL:
+                return self._family.unescape(self._family.text(token))
+            case TokenType.BYTE:
+                return bytes([int(self._family.text(token)[3:5], 16)])
+            case TokenType.USER_DEFINED:
+                return self._family.text(token).encode()
+            case TokenType.CONTROL | TokenType.UNKNOWN if render_special:
+                return self._family.text(token).encode()
+        return b""
+
+    @cached_property
+    def _control(self) -> dict[int, str]:
+        return self._of_types(TokenType.CONTROL, TokenType.UNKNOWN)
+
+    @cached_property
+    def _user_defined(self) -> dict[int, str]:
+        return self._of_types(TokenType.USER_DEFINED)
+
+    def _of_types(self, *types: TokenType) -> dict[int, str]:
+        return {token: self._family.text(token) for token, kind in enumerate(self._types) if kind in types}
+
+    @cached_property
+    def _partition(self) -> Partition:
+        return Partition(self._control, self._user_defined, self._specials.lstrip, self._specials.rstrip)
+
+
+class TokenStream:
+    """Text from ids that come one by one; what it returns joins to `Tokenizer.decode` of all of them."""
+
+    def __init__(self, tokenizer: Tokenizer, render_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._render_special = render_special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """The characters that this id completes, "" while one is unfinished. Raises ValueError as `decode` does."""
+        return self._decoder.decode(self._tokenizer._piece(token, self._render_special))
+
+    def flush(self) -> str:
+        """What is left at the end: U+FFFD for an unfinished character, or ""; the stream is then as new."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest
+
+
+def _check_unicode(text: str) -> None:
+    """Refuses a text that UTF-8 can't hold. Raises InputError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text is not UTF-8: {text[error.start]!r} at character {error.start} stands for a byte or half a "
+            "character alone; give it as UTF-8"
+        ) from None

@@ -1,0 +1,127 @@
+"""SentencePiece's unigram model ("t5"): the pieces whose scores add up to most.
+
+Text is normalized by the `sentencepiece` library and split by `tokenizers`, whose sums are in 64 bits as llama.cpp's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import sentencepiece
+from tokenizers import Tokenizer, models
+
+from ..errors import InputError
+from .families import Saved
+from .roles import TokenType, flag
+from .sentencepiece_model import SPACE, UNIGRAM, Normalizer, model_proto
+from .spm import MODEL_FILE, load_model
+from .vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Family:
+    """The unigram model.
+
+    The model file is SentencePiece's. It says UNUSED of what llama.cpp never makes of a text: control tokens, and what
+    is less likely than every ordinary piece.
+    """
+
+    processor: sentencepiece.SentencePieceProcessor
+    unk_id: int | None
+    add_space_prefix: bool
+    remove_extra_whitespaces: bool
+    normalizer: sentencepiece.SentencePieceNormalizer = field(init=False)
+    tokenizer: Tokenizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        processor = self.processor
+        normalizer = sentencepiece.SentencePieceNormalizer(
+            model_proto=processor.serialized_model_proto(),
+            add_dummy_prefix=False,
+            escape_whitespaces=False,
+            remove_extra_whitespaces=False,
+        )
+        every = list(range(processor.vocab_size()))
+        silent = [i for i in every if processor.is_unused(i) or processor.is_control(i) or processor.is_unknown(i)]
+        vocabulary = list(zip(processor.id_to_piece(every), processor.get_score(every), strict=True))
+        for i in silent:  # no normalized text has a space, and the lowest score counts
+            vocabulary[i] = (f" {i}", 0.0)
+        unknown = self.unk_id
+        if unknown is None:
+            unknown = len(vocabulary)
+            vocabulary.append((f" {unknown}", 0.0))
+        object.__setattr__(self, "normalizer", normalizer)
+        object.__setattr__(self, "tokenizer", Tokenizer(models.Unigram(vocabulary, unknown)))
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
+        """Raises InputError where SentencePiece does not take the vocabulary or its normalizer's table."""
+        if vocabulary.specials.unk_id is None:
+            notes.append("the vocabulary has no unknown token: characters that are none of its own are left out")
+        spoken = zip(vocabulary.scores, vocabulary.types, strict=True)
+        lowest = min((score for score, kind in spoken if kind == TokenType.NORMAL), default=0.0)
+        pieces = []
+        for text, score, kind in zip(vocabulary.texts, vocabulary.scores, vocabulary.types, strict=True):
+            if kind == TokenType.USER_DEFINED:
+                score, kind = 0.0, TokenType.NORMAL
+            elif kind == TokenType.UNUSED and score >= lowest:
+                kind = TokenType.NORMAL
+            elif kind not in (TokenType.NORMAL, TokenType.CONTROL, TokenType.UNKNOWN):
+                kind = TokenType.UNUSED
+            pieces.append((text, score, kind))
+        prefix, remove = vocabulary.add_space_prefix, flag(metadata, "remove_extra_whitespaces", False)
+        how = Normalizer(_charsmap(metadata), prefix, remove)
+        model = model_proto(pieces, vocabulary.specials, vocabulary.texts, UNIGRAM, how)
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            return cls(processor, vocabulary.specials.unk_id, prefix, remove)
+        except RuntimeError as error:
+            raise InputError(f"SentencePiece does not take the vocabulary: {error}") from None
+
+    def encode(self, text: str) -> list[int]:
+        normal = self.normalizer.Normalize(text)
+        if self.remove_extra_whitespaces:
+            normal = "".join(SPACE + word for word in normal.split(" ") if word)
+        else:
+            written = normal.lstrip(" ")
+            blanks = len(normal) - len(written)
+            prefix = SPACE if self.add_space_prefix and written else ""
+            normal = SPACE * blanks + prefix + written.replace(" ", SPACE)
+        ids = self.tokenizer.encode(normal, add_special_tokens=False).ids
+        return ids if self.unk_id is not None else [i for i in ids if i < self.processor.vocab_size()]
+
+    def text(self, token: int) -> str:
+        return self.processor.id_to_piece(token)
+
+    def unescape(self, text: str) -> bytes:
+        return text.replace(SPACE, " ").encode()
+
+    def save(self, folder: Path, vocabulary: Saved) -> dict[str, Any]:
+        (folder / MODEL_FILE).write_bytes(self.processor.serialized_model_proto())
+        return {
+            "unk_id": self.unk_id,
+            "add_space_prefix": self.add_space_prefix,
+            "remove_extra_whitespaces": self.remove_extra_whitespaces,
+        }
+
+    @classmethod
+    def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
+        unknown = options["unk_id"]
+        flags = (bool(options[name]) for name in ("add_space_prefix", "remove_extra_whitespaces"))
+        return cls(load_model(folder), None if unknown is None else int(unknown), *flags)
+
+
+def _charsmap(metadata: Mapping[str, Any]) -> bytes:
+    """SentencePiece's table of replacements, b"" where there is none. Raises InputError where it can't be one."""
+    value = metadata.get("tokenizer.ggml.precompiled_charsmap")
+    if value is None:
+        return b""
+    array = np.asarray(value)
+    if array.ndim != 1 or array.dtype not in (np.int8, np.uint8):
+        raise InputError("tokenizer.ggml.precompiled_charsmap is no list of bytes")
+    table = array.tobytes()
+    if len(table) < 4 or int.from_bytes(table[:4], "little") + 4 >= len(table) or table[-1]:
+        raise InputError("tokenizer.ggml.precompiled_charsmap is damaged: its parts are longer than it")
+    return table
