@@ -61,7 +61,7 @@ def export(
         InputError: the model or a definition is damaged, `kv` is none, a flag is refused, or `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
-    path, folder = find_model(model), Path(os.path.realpath(output))
+    path, folder = find_model(model), Path(os.path.realpath(os.fsdecode(output)))
     progress("reading the header")
     opened = open_model(path, as_paths(archdefs))
     if any(part.path.resolve().is_relative_to(folder) for part in opened.file.parts):

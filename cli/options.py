@@ -65,7 +65,10 @@ kv_option = click.option(
     help="Type of the KV cache; default: f16, and f32 for a model whose matrices are all f32.",
 )
 weights_option = click.option(
-    "--weights-file", type=PATH, metavar="FILE", help="The GGUF of a bundle that was moved away from it."
+    "--weights-file",
+    type=PATH,
+    metavar="FILE",
+    help="The GGUF of a bundle that was moved away from it; of several files the first.",
 )
 threads_option = click.option(
     "--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Workers; default: one per core."

@@ -147,13 +147,13 @@ def _in_hugging_face(text: str, repositories: Iterable[Repository]) -> list[Stor
 
 def _miss(text: str, path: Path, places: _Places) -> str:
     """Where a name was looked for, and what is there that comes near."""
-    beside = [str(path.with_name(p.name)) for p in local_models(path.parent)]
+    beside = [f"{path.with_name(p.name)}{'/' if p.is_dir() else ''}" for p in local_models(path.parent)]
     names = [*beside, *places.names()]
     short = {name.removesuffix(":latest"): name for name in names}
     word = text.casefold()
     inside = [name for key, name in short.items() if word in key.casefold() or key.casefold() in word]
-    close = difflib.get_close_matches(text[:200], list(short), _SHOWN, 0.55)
-    near = list(dict.fromkeys([*inside, *(short[key] for key in close)]))
+    close = [short[key] for key in difflib.get_close_matches(text[:200], list(short), _SHOWN, 0.55)]
+    near = list(dict.fromkeys([*close, *inside]))
     looked = [
         f"{path.absolute().parent}",
         *(_told(OLLAMA, folder, len(places.ollama), "models") for folder in ollama_folders()),
@@ -165,11 +165,13 @@ def _miss(text: str, path: Path, places: _Places) -> str:
 
 def _told(origin: str, folder: Path, count: int, unit: str) -> str:
     """A store's place and what is there."""
-    if not os.path.lexists(folder):
+    try:
+        with os.scandir(folder):
+            return f"{folder} ({origin}: {count} {unit})"
+    except FileNotFoundError:
         return f"{folder} ({origin}: not there)"
-    if not os.access(folder, os.R_OK | os.X_OK):
-        return f"{folder} ({origin}: Permission denied)"
-    return f"{folder} ({origin}: {count} {unit})"
+    except (OSError, ValueError) as error:
+        return f"{folder} ({origin}: {error.strerror if isinstance(error, OSError) else error})"
 
 
 def _listed(names: list[str]) -> str:

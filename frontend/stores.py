@@ -230,7 +230,11 @@ def _blob_fault(blob: Path, size: Any, remedy: str) -> str:
         return f"{blob}: is no file"
     if isinstance(size, int) and status.st_size != size:
         return f"{blob}: {status.st_size} bytes, the store says {size}; {remedy}"
-    return "" if os.access(blob, os.R_OK) else f"{blob}: Permission denied"
+    try:
+        with blob.open("rb"):
+            return ""
+    except OSError as error:
+        return f"{blob}: {error.strerror}"
 
 
 def _is_beside_a_model(name: str) -> bool:

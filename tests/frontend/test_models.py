@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,32 @@ def test_manifests_that_are_links_pipes_and_odd_names_do_no_harm(ollama: Path, t
     assert find_model("ä 日本 %s:ü")
     assert {model.name for model in ollama_models()} == {"ä 日本 %s:ü", "odd:pipe", "odd:loop"}
     assert "no file of up to" in refusal("odd:pipe")
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> Iterator[None]:
+    """Who isn't root, whom permissions don't hold."""
+    if os.geteuid():
+        yield
+        return
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.mark.parametrize("closed", ["store", "manifest", "blob"])
+def test_what_may_not_be_read_is_said_to_be_so(closed: str, ollama: Path, request: pytest.FixtureRequest) -> None:
+    blob = put_ollama(ollama, f"{LIBRARY}/m/latest", b"GGUF")
+    manifest = ollama / "manifests" / LIBRARY / "m" / "latest"
+    place = {"store": ollama, "manifest": manifest, "blob": blob}[closed]
+    place.chmod(0)
+    request.getfixturevalue("nobody")
+    said = refusal("m")
+    assert (
+        f"{ollama} (Ollama: Permission denied)" in said if closed == "store" else f"{place}: Permission denied" in said
+    )
 
 
 # --------------------------------------------------------------------------------------------- Hugging Face
