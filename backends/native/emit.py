@@ -21,7 +21,7 @@ Value = Any
 Index = Any
 """An i64 value or a Python number."""
 _Builder: Any = ir.IRBuilder
-_LARGEST_PERMUTED_TABLE = 1024
+_LARGEST_PERMUTED_TABLE = 512
 
 
 def vec(element: ir.Type, lanes: int) -> ir.VectorType:
@@ -218,6 +218,11 @@ class Emitter(_Builder):
         even, odd = self.take(product, range(0, 2 * lanes, 2)), self.take(product, range(1, 2 * lanes, 2))
         return self.add(total, self.add(even, odd))
 
+    def dot_bytes(self, total: Value, a: Value, b: Value) -> Value:
+        """total[i] + the four products of the unsigned bytes a and the signed ones b from 4i on; needs VNNI."""
+        dot = self.declare("llvm.x86.avx512.vpdpbusd.512", total.type, total.type, a.type, b.type)
+        return self.call(dot, [total, a, b])
+
     def look_up(self, table: Sequence[int], nibbles: Value) -> Value:
         """table[n] for each byte n below 16, from a table of 16 bytes."""
         kind = nibbles.type
@@ -279,15 +284,24 @@ class Emitter(_Builder):
         held.linkage, held.global_constant, held.initializer, held.align = "private", True, array, 64
         return self.bitcast(held, PTR)
 
-    def multishift(self, quads: Value, starts: Sequence[int]) -> Value:
-        """For each of 8 i64 eight bytes: the bits from starts[0] on, from starts[1] on and so on, around its end."""
-        kind = vec(I8, 64)
+    def multishift(self, quads: Value, starts: Sequence[int], up: int = 0) -> Value:
+        """For each of 8 i64 eight bytes: at bit `up` and above, the bits of the i64 from starts[0], starts[1] ... on.
+
+        They are meant up to the end of the byte in which they start; the rest of each byte is left open.
+        """
+        kind, words = vec(I8, 64), vec(I16, 32)
         if self.target.has_vbmi:
             shift = self.declare("llvm.x86.avx512.pmultishift.qb.512", kind, kind, kind)
-            return self.call(shift, [const(kind, [*starts] * 8), self.bitcast(quads, kind)])
-        places = [(8 * quad + (start // 8 + k) % 8) for quad in range(8) for start in starts for k in range(2)]
-        words = self.bitcast(self.take(self.bitcast(quads, kind), places), vec(I16, 64))
-        return self.trunc(self.lshr(words, const(words.type, [start % 8 for start in starts] * 8)), kind)
+            amounts = const(kind, [(start - up) % 64 for start in starts] * 8)
+            return self.call(shift, [amounts, self.bitcast(quads, kind)])
+        sources = self.take(self.bitcast(quads, kind), [8 * quad + start // 8 for quad in range(8) for start in starts])
+        pairs = self.bitcast(sources, words)
+        even, odd = (
+            self.bitcast(self.lshr(pairs, const(words, [start % 8 for start in starts[n::2]] * 8)), kind)
+            for n in range(2)
+        )
+        both = self.bitcast(self.take(even, [n + n % 2 * 64 for n in range(64)], odd), words)
+        return self.bitcast(self.shl(both, const(words, up)) if up else both, kind)
 
     def merge(self, mask: int, a: Value, b: Value) -> Value:
         """The bits of 64 bytes a where `mask`, the same for each byte, has them set, and those of b elsewhere."""

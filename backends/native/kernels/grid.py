@@ -32,10 +32,10 @@ def signed(e: Emitter, name: str, indices: Sequence[Value], signs: Value, spacin
     `indices` are 32 i16 that name eight weights each, or twice 32 that name four, first of the lower 16 of each 32.
     """
     bits = len(indices) + 1
-    starts = [[(spacing * n + k - bits) % 64 for k in range(8)] for n in range(4)]
+    starts = [[spacing * n + k for k in range(8)] for n in range(4)]
     chosen = [*levels(name), *([0] * (2**bits - len(levels(name))))]
     values = [OFFSET + sign * level for sign in (1, -1) for level in chosen]
-    return _parts(e, name, indices, [e.multishift(signs, at) for at in starts], values)
+    return _parts(e, name, indices, [e.multishift(signs, at, bits) for at in starts], values)
 
 
 def ternary(e: Emitter, name: str, indices: Value, negative: Sequence[Value]) -> tuple[Value, ...]:

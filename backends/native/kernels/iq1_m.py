@@ -16,7 +16,7 @@ def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
     rest = e.zext(e.take(e.read(vec(I8, 16), address, 32), [n // 2 for n in range(32)]), kind)
     rest = e.lshr(rest, const(kind, [0, 4] * 16))
     indices = e.or_(low, e.shl(e.and_(rest, const(kind, 7)), const(kind, 8)))
-    negative = [e.multishift(e.bitcast(rest, vec(I64, 8)), [16 * n + 1] * 8) for n in range(4)]
+    negative = [e.multishift(e.bitcast(rest, vec(I64, 8)), [16 * n + 3] * 8, 2) for n in range(4)]
     scales = e.take(e.read(vec(I16, 4), address, 48), [n // 4 for n in range(16)])
     sub = e.and_(e.lshr(scales, const(scales.type, [0, 3, 6, 9] * 4)), const(scales.type, 7))
     d = half(e, _d(e, e.read(I64, address, 48)), 1 / 8, 16, factors)

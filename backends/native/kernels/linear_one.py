@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from ..emit import F32, I16, I32, Emitter, Value, const, vec
+from ..emit import F32, I8, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from .activations import GROUP, Normed, Quantizer
 from .elementwise import act, each_lane
@@ -139,11 +139,21 @@ class _Quantized:
     """The product of one quantized type.
 
     The activations of a chunk stand in one record: for each part 32 i16 that meet its even bytes and 32 for its odd
-    ones; for each total the 16 i32 that take the offset back; 16 float32 that the lanes of the minima are multiplied
-    with; the factors of d, which are the activations' scale and the gains of unshifted bytes.
+    ones, or 64 high and 64 low bytes; for each total the 16 i32 that take the offset back; 16 float32 that the lanes
+    of the minima are multiplied with; the factors of d, which are the activations' scale and the gains of unshifted
+    bytes.
     """
 
     type: QuantType
+
+    def _takes_bytes(self, e: Emitter) -> bool:
+        """Whether activations are two signed bytes, 256 high + low, that meet the weights' bytes as they are.
+
+        It spares their widening, where VNNI has the instruction, for three operations on each total.
+        """
+        kind = self.type
+        is_possible = e.target.has_avx512_vnni and not kind.signed
+        return is_possible and not kind.is_made_of_words and 2 * len(kind.totals) <= len(kind.parts)
 
     @property
     def _corrections_at(self) -> int:
@@ -224,9 +234,17 @@ class _Quantized:
             integer = (
                 e.read(vec(I32, 16), record, self._corrections_at + 64 * n) if kind.offset else const(vec(I32, 16), 0)
             )
+            high = const(integer.type, 0)
             for p in parts:
-                for half, weights in enumerate(kind.words(e, chunk.parts[p])):
-                    integer = e.dot_pairs(integer, weights, e.read(words, record, 128 * p + 64 * half))
+                weights = chunk.parts[p]
+                if self._takes_bytes(e):
+                    high = e.dot_bytes(high, weights, e.read(weights.type, record, 128 * p))
+                    integer = e.dot_bytes(integer, weights, e.read(weights.type, record, 128 * p + 64))
+                else:
+                    for half, wide in enumerate(kind.words(e, weights)):
+                        integer = e.dot_pairs(integer, wide, e.read(words, record, 128 * p + 64 * half))
+            if self._takes_bytes(e):
+                integer = e.add(integer, e.shl(high, const(high.type, 8)))
             lane_scales = e.take(scales, kind.parts[parts[0]].lanes)
             sums[n % len(sums)] = e.fma_(e.sitofp(integer, vec(F32, 16)), lane_scales, sums[n % len(sums)])
         if kind.minima:
@@ -260,10 +278,14 @@ class _Quantized:
             for p in parts:
                 part = kind.parts[p]
                 values = e.trunc(e.concat([integers(s, part.run) for s in part.starts]), vec(I16, 64))
-                for half in range(2):
-                    digits = e.take(values, range(half, 64, 2))
-                    e.write(digits, record, 128 * p + 64 * half)
-                    correction = e.dot_pairs(correction, digits, const(words, -kind.offset << part.shift))
+                halves = [e.take(values, range(half, 64, 2)) for half in range(2)]
+                for half in halves:
+                    correction = e.dot_pairs(correction, half, const(words, -kind.offset << part.shift))
+                if self._takes_bytes(e):
+                    high = e.ashr(e.add(values, const(values.type, 128)), const(values.type, 8))
+                    halves = [e.trunc(digit, vec(I8, 64)) for digit in (high, values)]
+                for h, half in enumerate(halves):
+                    e.write(half, record, 128 * p + 64 * h)
             if kind.offset:
                 e.write(correction, record, self._corrections_at + 64 * n)
         if kind.minima:

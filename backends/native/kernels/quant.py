@@ -71,6 +71,8 @@ class QuantType:
     largest: int
     unpack: Callable[[Emitter, Value, Value | None], Unpacked]
     signed: bool = False
+    is_made_of_words: bool = False
+    """Whether the bytes are put together from 16-bit lanes, so that taking them apart again is free."""
     offset: int = 0
     minima: tuple[Minimum, ...] = ()
     """None, or one for every element, of equal counts: 16 or 32."""

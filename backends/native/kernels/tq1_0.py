@@ -45,5 +45,6 @@ TQ1_0 = QuantType(
     parts=tuple(Part((at, at + 16, at + 32, at + 48), spread(0)) for at in range(0, 256, 64)),
     largest=2,
     unpack=_unpack,
+    is_made_of_words=True,
     offset=1,
 )
