@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .executor import DTYPES
+from .executor import KV_TYPES
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Maybe:
 
 
 _SIZE = _Whole(1, 2**31 - 1)
-_DTYPE = frozenset(DTYPES)
+_DTYPE = frozenset(KV_TYPES)
 _SHAPE: dict[str, Any] = {
     "architecture": {"name": str, "sha256": str},
     "kv": _DTYPE,

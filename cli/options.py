@@ -61,7 +61,7 @@ def _complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 model_argument = click.argument("model", type=PATH, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv",
-    type=click.Choice(["f32", "f16"]),
+    type=click.Choice(["f32", "f16", "q8_0"]),
     help="Type of the KV cache; default: f16, and f32 for a model whose matrices are all f32.",
 )
 weights_option = click.option(

@@ -25,6 +25,10 @@ GATES = ("gelu", "silu", "relu", "tanh")
 """Operations on elements that `glu` can gate with."""
 
 
+CACHE_DTYPES = ("f32", "f16", "q8_0")
+_CACHE_WANTED = "f32, f16 or q8_0"
+
+
 class RuleError(Exception):
     """An operation's operands or attributes break its rule; the message says how."""
 
@@ -304,7 +308,7 @@ def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
 
 def _attention(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     q, k, v = _f32(values[0]), values[1].type, values[2].type
-    _need({k.dtype, v.dtype} <= {"f32", "f16"}, f"k is {k} and v is {v}, wanted f32 or f16")
+    _need({k.dtype, v.dtype} <= set(CACHE_DTYPES), f"k is {k} and v is {v}, wanted {_CACHE_WANTED}")
     _position(values[3:])
     _need(all(len(t.shape) == 3 for t in (q, k, v)), f"takes [rows, heads, head_dim] each, found {q}, {k}, {v}")
     (rows, heads, head_dim), (keys, kv_heads, key_dim), (value_rows, value_heads, value_dim) = q.shape, k.shape, v.shape
@@ -325,7 +329,7 @@ def _same(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
 def _kv_update(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     cache, rows = values[0].type, _f32(values[1])
     _need(cache.shape[1:] == rows.shape[1:], f"the cache is {cache} and the rows are {rows}")
-    _need(cache.dtype in ("f32", "f16"), f"the cache is {cache}, wanted f32 or f16")
+    _need(cache.dtype in CACHE_DTYPES, f"the cache is {cache}, wanted {_CACHE_WANTED}")
     _position(values[2:])
     return cache
 

@@ -8,7 +8,7 @@ from ..native.kernel import Kernel
 from ..native.objects import data_layout
 from ..native.target import Target
 
-_ELEMENTS = {"i8": "i8", "i16": "i16", "i32": "i32", "f16": "f16", "f32": "f32"}
+_ELEMENTS = {"i8": "i8", "i16": "i16", "i32": "i32", "f16": "f16", "f32": "f32", "q8_0": "i8"}
 _TYPES = {"i64": "index", "f32": "f32"}
 RAW = "i8"
 """The type of buffers that hold a weight's bytes, which begin some bytes (the lead) after the binding does."""

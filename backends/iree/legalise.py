@@ -263,7 +263,8 @@ class _Site:
         return self._entry.once(("size", value, axis), make)
 
     def dtype(self, value: ir.Value) -> str:
-        return str(ir.RankedTensorType(value.type).element_type)
+        element = str(ir.RankedTensorType(value.type).element_type)
+        return "q8_0" if element == "i8" else element  # the bytes of a cache's blocks
 
     def times(self, number: Number, factor: int) -> Number:
         if not isinstance(number, ir.Value):

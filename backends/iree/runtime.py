@@ -12,7 +12,7 @@ from ...frontend.errors import InputError
 from ..executor import CacheSpec
 
 SCOPE = "model"
-_ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16}
+_ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16, "q8_0": rt.HalElementType.INT_8}
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _MEMORY = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
 
@@ -127,7 +127,7 @@ class IreeExecutor:
         inputs.push_int(position)
         for spec, buffer, length in zip(self.caches, buffers, rows, strict=True):
             assert isinstance(buffer, rt.HalBuffer)
-            inputs.push_ref(rt.HalBufferView(buffer, (length, *spec.row), _ELEMENTS[spec.dtype]).ref)
+            inputs.push_ref(rt.HalBufferView(buffer, (length, *spec.array_row), _ELEMENTS[spec.dtype]).ref)
         outputs = rt.VmVariantList(1 + len(buffers))
         self._context.invoke(self._entries[entry], inputs, outputs)
         return _floats(outputs.get_as_object(0, rt.HalBufferView))

@@ -298,14 +298,26 @@ def dequantize(raw: Array, type_name: str) -> Array:
     """Raw rows of a weight to float32.
 
     Args:
-        raw: `uint8 (rows, row_bytes)`, or for f32 `float32 (rows, columns)`, which comes back as it is.
+        raw: `uint8 (..., row_bytes)`, or for f32 `float32 (..., columns)`, which comes back as it is.
         type_name: the GGML type.
 
     Returns:
-        `float32 (rows, columns)`.
+        `float32 (..., columns)`.
     """
     if type_name == "f32":
         return raw
     size = by_name(type_name).block_bytes
-    blocks = raw.reshape(raw.shape[0], raw.shape[1] // size, size)
-    return _DEQUANTIZE[type_name](blocks).reshape(raw.shape[0], -1)
+    blocks = raw.reshape(*raw.shape[:-1], raw.shape[-1] // size, size)
+    return _joined(_DEQUANTIZE[type_name](blocks), 2)
+
+
+def quantize_q8_0(x: Array) -> Array:
+    """Float32 rows, a multiple of 32 long, as the bytes of Q8_0 blocks; ggml-cpu/arch/x86/quants.c, quantize_row_q8_0:
+    the scale is kept in float16, the integers are rounded by it in float32, to the nearest and ties to even."""
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)
+    most = jnp.max(jnp.abs(blocks), -1, keepdims=True)
+    factor = lax.select(most == 0, lax.full_like(most, 0.0), 127.0 / most)
+    integers = lax.bitcast_convert_type(lax.round(blocks * factor, lax.RoundingMethod.TO_NEAREST_EVEN).astype(jnp.int8), jnp.uint8)
+    scale = lax.bitcast_convert_type((most / 127.0).astype(jnp.float16), jnp.uint16)
+    halves = [(scale >> shift).astype(jnp.uint8) for shift in (0, 8)]
+    return _joined(lax.concatenate([*halves, integers], integers.ndim - 1), 2)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ...graph.ir import Graph
-from ..executor import DTYPES, CacheSpec, cache_specs
+from ..executor import KV_TYPES, CacheSpec, cache_specs
 from .trace import weight_spec
 from .xla import XlaModule
 
@@ -31,11 +31,11 @@ class XlaExecutor:
         self._module = XlaModule(text, arrays)
 
     def allocate(self, spec: CacheSpec, rows: int) -> jax.Array:
-        return jax.device_put(np.zeros((rows, *spec.row), DTYPES[spec.dtype]))
+        return jax.device_put(np.zeros((rows, *spec.array_row), KV_TYPES[spec.dtype]))
 
     def resize(self, spec: CacheSpec, buffer: object, rows: int) -> jax.Array:
         assert isinstance(buffer, jax.Array)
-        longer = np.zeros((rows, *spec.row), DTYPES[spec.dtype])
+        longer = np.zeros((rows, *spec.array_row), KV_TYPES[spec.dtype])
         longer[: len(buffer)] = buffer
         return jax.device_put(longer)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...graph.rope import frequencies
-from .dequantize import dequantize
+from .dequantize import dequantize, quantize_q8_0
 
 HIGHEST = lax.Precision.HIGHEST
 
@@ -238,6 +238,7 @@ def attention(
     """
     tokens, heads, dim = q.shape
     rows, kv_heads, _ = k.shape
+    k, v = _cached(k), _cached(v)
     start = jnp.int32(0) if position is None else position
     queries = start + lax.iota(jnp.int32, tokens)
     last = start + tokens - 1
@@ -246,7 +247,6 @@ def attention(
     if window:
         seen = seen & (keys[None] > queries[:, None] - window)
     q = q.reshape(tokens, kv_heads, heads // kv_heads, dim)
-    k, v = k.astype(jnp.float32), v.astype(jnp.float32)
     scores = jnp.einsum("tgrd,sgd->gtrs", q, k, precision=HIGHEST) * scale
     if cap:
         scores = cap * jnp.tanh(scores / cap)
@@ -257,8 +257,17 @@ def attention(
     return out.reshape(tokens, heads, v.shape[-1])
 
 
+def _cached(rows: Array) -> Array:
+    """Rows of a cache as float32; bytes are those of Q8_0 blocks."""
+    if rows.dtype != jnp.int8:
+        return rows.astype(jnp.float32)
+    return dequantize(lax.bitcast_convert_type(rows, jnp.uint8), "q8_0")
+
+
 def kv_update(cache: Array, rows: Array, position: Array) -> Array:
     """Row t goes to row `(position + t) mod S` of the ring."""
+    if cache.dtype == jnp.int8:
+        rows = lax.bitcast_convert_type(quantize_q8_0(rows), jnp.int8)
     at = lax.rem(position + lax.iota(jnp.int32, rows.shape[0]), jnp.int32(cache.shape[0]))
     return cache.at[at].set(rows.astype(cache.dtype), mode="promise_in_bounds", unique_indices=True)
 

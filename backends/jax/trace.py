@@ -72,6 +72,8 @@ def trace(graph: Graph) -> Traced:
 
 def _spec(type_: TensorType, sizes: Mapping[str, object]) -> jax.ShapeDtypeStruct:
     shape = tuple(sizes[d] if isinstance(d, str) else d for d in type_.shape)
+    if type_.dtype == "q8_0":  # a cache, as the bytes of its blocks
+        return jax.ShapeDtypeStruct((*shape[:-1], by_name("q8_0").nbytes(int(type_.shape[-1]))), jnp.int8)
     return jax.ShapeDtypeStruct(shape, {"f32": jnp.float32, "f16": jnp.float16, "i32": jnp.int32}[type_.dtype])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...graph.ir import Graph
-from ..executor import DTYPES, CacheSpec, cache_specs
+from ..executor import KV_TYPES, CacheSpec, cache_specs
 from .launch import loaded, word
 from .program import CacheRows, Program, WeightBytes, lower
 from .target import host_target
@@ -49,7 +49,7 @@ class NativeExecutor:
         self._lock = threading.Lock()
 
     def allocate(self, spec: CacheSpec, rows: int) -> _Buffer:
-        array = np.zeros((rows, *spec.row), DTYPES[spec.dtype])
+        array = np.zeros((rows, *spec.array_row), KV_TYPES[spec.dtype])
         return _Buffer(array, array.ctypes.data)
 
     def resize(self, spec: CacheSpec, buffer: object, rows: int) -> _Buffer:

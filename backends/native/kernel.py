@@ -22,8 +22,9 @@ ELEMENTS: dict[str, tuple[ir.Type, int]] = {
     "i32": (I32, 4),
     "f16": (F16, 2),
     "f32": (F32, 4),
+    "q8_0": (I8, 1),
 }
-"""Buffer element types: LLVM type and bytes."""
+"""Buffer element types: LLVM type and bytes. "i8" are a weight's bytes, "q8_0" those of a cache's blocks."""
 SCALARS: dict[str, ir.Type] = {"i64": I64, "f32": F32}
 
 

@@ -23,7 +23,7 @@ from .kernels.embed import embed
 from .kernels.experts import expert_linear
 from .kernels.linear_many import linear_many
 from .kernels.rows import copy_rows, mean_rows
-from .rules import RULES, copied, expert_linear_by
+from .rules import RULES, attention, copied, expert_linear_by
 
 _Rule = Callable[..., "Operand"]
 """A `rules.Rule`, or one that needs to know more of the memory."""
@@ -309,5 +309,9 @@ def _pool(at: _Lowering, operands: list[Operand], attributes: Attributes, result
 
 OWN: dict[str, _Rule] = {"add_row": _add_row, "last_row": _last_row, "pool": _pool}
 """Operations that are kernels here alone: a compiled module does them without."""
-EXACT: dict[str, _Rule] = {"linear": _linear_exact, "expert_linear": _expert_linear_exact}
-"""Products with dequantized float32 weights."""
+EXACT: dict[str, _Rule] = {
+    "linear": _linear_exact,
+    "expert_linear": _expert_linear_exact,
+    "attention": functools.partial(attention, by_spans=False),
+}
+"""Products with dequantized float32 weights, and what gives the same bits however tokens are fed."""

@@ -18,7 +18,14 @@ from ...graph.rope import frequencies
 from ...graph.types import TensorType
 from .kernel import Kernel
 from .kernels.activations import activation_width, quantize_rows
-from .kernels.attention import attention_many, attention_one, shared_heads
+from .kernels.attention import (
+    attention_many,
+    attention_merge,
+    attention_one,
+    attention_spans,
+    shared_heads,
+    spans_of_keys,
+)
 from .kernels.elementwise import by_row, elementwise, gain_by_one, gated
 from .kernels.embed import embed
 from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
@@ -230,15 +237,26 @@ def _kv_update(at: Site[V], operands: list[V], attributes: Mapping[str, Any], re
     return at.dispatch(kv_update(at.dtype(cache)), {"cache": cache, "x": x, "position": position}, scalars)
 
 
-def _attention(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+def attention(
+    at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int], by_spans: bool = True
+) -> V:
+    """Attention; a token alone may share its keys among work groups, which changes the last bits."""
     q, k, v, *position = operands
     tokens, heads, head_dim = at.shape(q)
-    kv_heads, value_dim = at.shape(v)[1:]
+    kv_heads, value_dim = at.shape(v)[1], result[-1]
     given = {"q": q, "k": k, "v": v, "position": _position(at, position)}
     scalars = {"tokens": at.size(q, 0), "rows": at.size(k, 0), "heads": heads, "kv_heads": kv_heads} | dict(attributes)
     shape = (at.dtype(k), head_dim, value_dim)
-    kernel = attention_one(*shape, shared_heads(heads, kv_heads)) if tokens == 1 else attention_many(*shape)
-    return at.dispatch(kernel, given, scalars)
+    if tokens != 1:
+        return at.dispatch(attention_many(*shape), given, scalars)
+    # a window is read too fast for a second kernel to pay
+    spans = spans_of_keys(heads, kv_heads) if by_spans and not attributes["window"] else 1
+    share = shared_heads(heads, kv_heads, spans)
+    if spans == 1:
+        return at.dispatch(attention_one(*shape, share), given, scalars)
+    parts = TensorType("f32", (spans, heads, value_dim + 2))
+    part = at.dispatch(attention_spans(*shape, share), given, scalars | {"spans": spans}, parts)
+    return at.dispatch(attention_merge(), {"part": part}, {"heads": heads, "spans": spans, "value_dim": value_dim})
 
 
 def _short_conv(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
@@ -332,7 +350,7 @@ RULES: dict[str, Rule[Any]] = {
     "positions": _positions,
     "rope": _rope,
     "kv_update": _kv_update,
-    "attention": _attention,
+    "attention": attention,
     "short_conv": _short_conv,
     "conv_update": _conv_update,
     "top_k": _top_k,

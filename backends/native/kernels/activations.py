@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..emit import F32, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
+from .kv_update import rounded
 from .norm import rms_factor
 
 GROUP = 256
@@ -72,9 +73,7 @@ class Quantizer:
         """The `count` elements at address + offset bytes as i32 in [-16383, 16383]."""
         e = self.e
         scaled = e.fmul(e.read(vec(F32, count), address, offset), e.splat(inverse, count))
-        # Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lower mantissa bits, on every target.
-        magic = e.bitcast(e.fadd(scaled, const(scaled.type, 12582912.0)), vec(I32, count))
-        return e.sub(magic, const(magic.type, 0x4B400000))
+        return rounded(e, scaled)
 
 
 _TOKENS_PER_GROUP = 8

@@ -6,7 +6,8 @@ rows, weights relative to the largest score so far, weighted sum of values. The 
 
 What a row gets does not depend on the rows beside it, on the number of tokens or on which of the kernels is used, not
 even in the last bit: blocks begin at multiples of BLOCK, a score always adds up in the same order, values in the order
-of the keys. A key that a row does not see is never multiplied into its result.
+of the keys. A key that a row does not see is never multiplied into its result. Where a token has too few kv heads to
+share among the cores, `attention_spans` and `attention_merge` share its keys, at the price of another order.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..emit import F32, I16, I32, I64, Emitter, Index, Value, const, vec
+from llvmlite import ir
+
+from ..emit import F32, I8, I16, I32, I64, Emitter, Index, Value, const, vec
 from ..kernel import ELEMENTS, Arguments, Buffer, Kernel, Scalar
 from . import math
+from .elementwise import each_lane, like
+from .kv_update import BLOCK as CACHE_BLOCK
+from .kv_update import BLOCK_BYTES
 
 BLOCK = 64
 """Keys between two looks at the largest score."""
@@ -28,6 +34,7 @@ _LINE = 4 * (BLOCK + _PADDING)
 """Bytes of a row's scores; a tile of keys may write past the block."""
 _LOWEST = -3e38
 _MOST_HEADS = 8  # one register of running sums each, on every target
+_WORK_GROUPS = 8  # enough for the cores of most machines that wait for one token
 _BUFFERS = ("q", "k", "v", "position", "out")
 _SCALARS = (
     *(Scalar(name) for name in ("rows", "heads", "kv_heads", "window")),
@@ -38,7 +45,7 @@ _SCALARS = (
 def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: int = 1) -> Kernel:
     """Attention of one token (decode).
 
-    q: float32 (heads, head_dim); k: `dtype` ("f32" or "f16") (rows, kv_heads, head_dim); v: `dtype` (rows, kv_heads,
+    q: float32 (heads, head_dim); k, v: `dtype` ("f32", "f16" or "q8_0") (rows, kv_heads, head_dim) and (rows, kv_heads,
     value_dim); position: int32 (1,), the token's; out: float32 (heads, value_dim). Ring row s holds the latest position
     p <= position with p mod rows = s. `window` is 0 for all earlier positions, or the number of positions seen with the
     token's own; scores are `scale` q . k, held by `cap` tanh(score / `cap`) unless it is 0. A work group does
@@ -56,11 +63,88 @@ def attention_one(dtype: str, head_dim: int, value_dim: int, heads_per_group: in
     return Kernel(name, shape.buffers, _SCALARS, (("heads", heads_per_group),), emit)
 
 
-def shared_heads(heads: int, kv_heads: int) -> int:
-    """The `heads_per_group` to choose: all heads of a kv head, but two work groups at least where that can be."""
+def shared_heads(heads: int, kv_heads: int, spans: int = 1) -> int:
+    """The `heads_per_group` to choose: as many heads of a kv head as registers hold, but two work groups at least where
+    that can be."""
     share = heads // kv_heads
     fits = (n for n in range(1, min(share, _MOST_HEADS) + 1) if share % n == 0)
-    return max(n for n in fits if n == 1 or heads // n > 1)
+    return max(n for n in fits if n == 1 or spans * heads // n > 1)
+
+
+def spans_of_keys(heads: int, kv_heads: int) -> int:
+    """Into how many spans to cut the keys of a token, so that there are some eight work groups; 1 where heads do."""
+    return max(1, _WORK_GROUPS // (heads // shared_heads(heads, kv_heads, _WORK_GROUPS)))
+
+
+def attention_spans(dtype: str, head_dim: int, value_dim: int, heads_per_group: int) -> Kernel:
+    """Attention of one token, each of `spans` equal parts of the keys for itself.
+
+    part: float32 (spans, heads, value_dim + 2): sums of values weighted by exp(score - largest), then the largest score
+    of the span and the sum of weights; the rest is as in `attention_one`. A work group does a span of the keys for
+    `heads_per_group` heads.
+    """
+    shape = _Shape(dtype, head_dim, value_dim)
+    buffers = (*shape.buffers[:-1], Buffer("part", "f32", output=True))
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        head = e.times(a["@heads"], heads_per_group)
+        rows = _Rows(heads_per_group, e.index(heads_per_group), (heads_per_group,), 0, e.index(1))
+        first = e.times(e.mul(a["@spans"], a["heads"]), 4 * (value_dim + 2))
+        _Group(e, {**a, "out": e.at(a["part"], first)}, shape, rows, e.index(0), head, a["@spans"], a["spans"]).emit()
+
+    name = f"ggufc_attention_spans_{shape.name}_{heads_per_group}"
+    return Kernel(name, buffers, (*_SCALARS, Scalar("spans")), (("heads", heads_per_group), ("spans", 1)), emit)
+
+
+def attention_merge() -> Kernel:
+    """The result of one token from what `attention_spans` gives.
+
+    part: float32 (spans, heads, value_dim + 2); out: float32 (heads, value_dim). A work group does one head.
+    """
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        head, spans, size = a["@heads"], a["spans"], a["value_dim"]
+        line = e.times(e.add(size, e.index(2)), 4)
+        first, stride = e.at(a["part"], e.mul(head, line)), e.mul(a["heads"], line)
+        end = e.times(size, 4)
+
+        def at(span: Value) -> Value:
+            return e.at(first, e.mul(span, stride))
+
+        def larger(span: Value, most: Value) -> list[Value]:
+            value = e.read(F32, e.at(at(span), end))
+            return [e.select(e.fcmp_ordered(">", value, most), value, most)]
+
+        (most,) = e.loop(0, spans, 1, [const(F32, _LOWEST)], larger)
+
+        def weight(span: Value) -> Value:
+            return math.exp(e, e.fsub(e.read(F32, e.at(at(span), end)), most))
+
+        def add(span: Value, total: Value) -> list[Value]:
+            return [e.fma_(weight(span), e.read(F32, e.at(at(span), end), 4), total)]
+
+        (total,) = e.loop(0, spans, 1, [const(F32, 0.0)], add)
+        factor = e.fdiv(const(F32, 1.0), total)
+        out = e.at(a["out"], e.mul(head, end))
+
+        def column(kind: ir.Type, i: Value) -> None:
+            offset = e.times(i, 4)
+
+            def add(span: Value, sums: Value) -> list[Value]:
+                return [e.fma_(like(e, weight(span), kind), e.read(kind, at(span), offset), sums)]
+
+            (sums,) = e.loop(0, spans, 1, [const(kind, 0.0)], add)
+            e.write(e.fmul(sums, like(e, factor, kind)), out, offset)
+
+        each_lane(e, size, column)
+
+    return Kernel(
+        "ggufc_attention_merge",
+        (Buffer("part", "f32"), Buffer("out", "f32", output=True)),
+        (Scalar("heads"), Scalar("spans"), Scalar("value_dim")),
+        (("heads", 1),),
+        emit,
+    )
 
 
 def attention_many(dtype: str, head_dim: int, value_dim: int) -> Kernel:
@@ -93,16 +177,15 @@ class _Shape:
     value_dim: int
 
     def __post_init__(self) -> None:
-        assert self.dtype in ("f32", "f16"), self
+        assert self.dtype in ("f32", "f16", "q8_0"), self
 
     @property
     def name(self) -> str:
         return f"{self.dtype}_{self.head_dim}_{self.value_dim}"
 
-    @property
-    def element(self) -> int:
-        """Bytes of an element of the ring."""
-        return ELEMENTS[self.dtype][1]
+    def nbytes(self, elements: int) -> int:
+        """Bytes of so many elements of the ring that begin a head."""
+        return elements // CACHE_BLOCK * BLOCK_BYTES if self.dtype == "q8_0" else elements * ELEMENTS[self.dtype][1]
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -126,10 +209,20 @@ class _Rows:
 
 
 class _Group:
-    """Emits a work group."""
+    """Emits a work group; with `span`, one that does this one of so many spans of the keys and leaves the rest open."""
 
-    def __init__(self, e: Emitter, a: Arguments, shape: _Shape, rows: _Rows, token: Value, head: Value) -> None:
-        self.e, self.shape, self.rows = e, shape, rows
+    def __init__(
+        self,
+        e: Emitter,
+        a: Arguments,
+        shape: _Shape,
+        rows: _Rows,
+        token: Value,
+        head: Value,
+        span: Value | None = None,
+        spans: Value | None = None,
+    ) -> None:
+        self.e, self.shape, self.rows, self.span, self.spans = e, shape, rows, span, spans
         self.lanes = e.target.vector_bits // 32
         self.sums = 16 if e.target.vector_registers == 32 else 8  # registers of running sums in a tile
         self.ring, self.window, self.scale, self.cap = a["rows"], a["window"], a["scale"], a["cap"]
@@ -140,9 +233,10 @@ class _Group:
         row = e.add(e.mul(token, a["heads"]), head)
         kv_head = e.udiv(head, e.udiv(a["heads"], a["kv_heads"]))
         self.q, self.q_stride = self._part(a["q"], row, rows.stride, 4 * shape.head_dim)
-        self.out, self.out_stride = self._part(a["out"], row, rows.stride, 4 * shape.value_dim)
-        self.k, self.k_stride = self._part(a["k"], kv_head, a["kv_heads"], shape.element * shape.head_dim)
-        self.v, self.v_stride = self._part(a["v"], kv_head, a["kv_heads"], shape.element * shape.value_dim)
+        out_size = 4 * shape.value_dim + (0 if span is None else 8)
+        self.out, self.out_stride = self._part(a["out"], row, rows.stride, out_size)
+        self.k, self.k_stride = self._part(a["k"], kv_head, a["kv_heads"], shape.nbytes(shape.head_dim))
+        self.v, self.v_stride = self._part(a["v"], kv_head, a["kv_heads"], shape.nbytes(shape.value_dim))
         self.scores = e.scratch(_LINE * rows.most)
         self.largest, self.total, self.factor = (e.scratch(4 * rows.most) for _ in range(3))
         # Prefill shares what it reads among keys, too; in decode prefetchers follow one row of the ring at a time best.
@@ -158,8 +252,14 @@ class _Group:
         e, count = self.e, self.rows.count
         e.each(0, count, 1, self._begin)
         first = e.times(e.over(self._first(e.index(0)), BLOCK), BLOCK)
-        e.each(first, self._end(e.sub(count, e.index(1))), BLOCK, self._block)
-        e.each(0, count, 1, self._finish)
+        end = self._end(e.sub(count, e.index(1)))
+        if self.span is not None:
+            blocks = e.over(e.add(e.sub(end, first), e.index(BLOCK - 1)), BLOCK)
+            size = e.times(e.udiv(e.add(blocks, e.sub(self.spans, e.index(1))), self.spans), BLOCK)
+            first = e.add(first, e.mul(self.span, size))
+            end = e.minimum(end, e.add(first, size))
+        e.each(first, end, BLOCK, self._block)
+        e.each(0, count, 1, self._finish if self.span is None else self._leave_open)
 
     # What a row sees: the positions [first, end)
 
@@ -190,6 +290,11 @@ class _Group:
         factor = e.fdiv(const(F32, 1.0), e.read(F32, self.total, e.times(row, 4)))
         self._change(row, lambda total: e.fmul(total, e.splat(factor, total.type.count)))
 
+    def _leave_open(self, row: Value) -> None:
+        e = self.e
+        for n, table in enumerate((self.largest, self.total)):
+            e.write(e.read(F32, table, e.times(row, 4)), self._output(row), 4 * (self.shape.value_dim + n))
+
     def _block(self, block: Value) -> None:
         e = self.e
         end = e.add(block, e.index(BLOCK))
@@ -219,7 +324,7 @@ class _Group:
                 lines.append(e.at(self.k, e.mul(at, self.k_stride)))
                 if not self.rows.step:  # values are read in narrow columns, which prefetchers do not follow
                     value = e.at(self.v, e.mul(at, self.v_stride))
-                    e.prefetch(value, 0, self.shape.element * self.shape.value_dim)
+                    e.prefetch(value, 0, self.shape.nbytes(self.shape.value_dim))
 
             def add(column: Value, *sums: Value, lanes: int = self.lanes) -> list[Value]:
                 k = [self._widen(self._read_ring(line, column, lanes)) for line in lines]
@@ -330,11 +435,10 @@ class _Group:
         e = self.e
         lines = [e.at(self._line(e.add(row, e.index(n))), e.times(e.sub(start, block), 4)) for n in range(size)]
         partials = [e.at(self._partial(i), 4 * self.width * n) for n in range(size)]
-        v = e.at(self.v, e.times(column, self.shape.element))
-        ring_end = e.at(v, e.mul(self.ring, self.v_stride))
+        v, ring_end = self.v, e.at(self.v, e.mul(self.ring, self.v_stride))
 
         def key(k: Value, address: Value, *sums: Value) -> list[Value]:
-            values = [self._read_ring(address, at, n) for at, n in parts]
+            values = [self._read_ring(address, e.add(column, e.index(at)), n) for at, n in parts]
             weights = [e.read(F32, line, e.times(k, 4)) for line in lines]
             pairs = [(w, value) for w in weights for value in values]
             new = [e.fma_(e.splat(w, x.type.count), x, total) for (w, x), total in zip(pairs, sums, strict=True)]
@@ -380,12 +484,16 @@ class _Group:
             columns(e.index(self.shape.value_dim - rest), rest)
 
     def _read_ring(self, address: Value, column: Index, lanes: int) -> Value:
-        """Elements of k or v as float32."""
-        e = self.e
-        at = e.times(e.index(column), self.shape.element)
+        """Elements of a head of k or v, from its beginning at `address`, as float32."""
+        e, column = self.e, self.e.index(column)
+        if self.shape.dtype == "q8_0":
+            block = e.at(address, e.times(e.over(column, CACHE_BLOCK), BLOCK_BYTES))
+            scale = e.half_to_float(e.read(I16, block))
+            integers = e.read(vec(I8, lanes), e.at(block, e.and_(column, e.index(CACHE_BLOCK - 1))), 2)
+            return e.fmul(e.sitofp(e.sext(integers, vec(I32, lanes)), vec(F32, lanes)), e.splat(scale, lanes))
         if self.shape.dtype == "f16":
-            return e.half_to_float(e.read(vec(I16, lanes), address, at))
-        return e.read(vec(F32, lanes), address, at)
+            return e.half_to_float(e.read(vec(I16, lanes), address, e.times(column, 2)))
+        return e.read(vec(F32, lanes), address, e.times(column, 4))
 
     def _widen(self, value: Value) -> Value:
         """Zeros up to a whole vector."""

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from gguf import GGMLQuantizationType, quants
 from ggufc.backends.native.emit import F32, vec
 from ggufc.backends.native.kernel import Buffer, Kernel, Scalar
 from ggufc.backends.native.kernels import math
-from ggufc.backends.native.kernels.attention import attention_many, attention_one, shared_heads
+from ggufc.backends.native.kernels.attention import (
+    attention_many,
+    attention_merge,
+    attention_one,
+    attention_spans,
+    shared_heads,
+    spans_of_keys,
+)
 from ggufc.backends.native.kernels.kv_update import kv_update
 from ggufc.backends.native.launch import launch
 from ggufc.backends.native.objects import object_code
@@ -19,6 +28,7 @@ from hypothesis import strategies as st
 
 from .test_objects import symbols
 
+Floats = npt.NDArray[np.float32]
 HOST = host_target()
 TARGETS = [
     HOST,
@@ -57,6 +67,8 @@ class Case:
         q = rng.standard_normal((self.tokens, self.heads, self.head_dim), np.float32)
         k = rng.standard_normal((self.length, self.kv_heads, self.head_dim), np.float32)
         v = rng.standard_normal((self.length, self.kv_heads, self.value_dim), np.float32)
+        if self.dtype == "q8_0":
+            return q, k, v
         return q, k.astype(DTYPES[self.dtype]), v.astype(DTYPES[self.dtype])
 
 
@@ -103,7 +115,8 @@ def exact(case: Case, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray
 
 def ring(case: Case, sequence: np.ndarray) -> np.ndarray:
     """The last rows of the sequence in their places; what was never written is NaN."""
-    result = np.full((case.rows, *sequence.shape[1:]), np.nan, sequence.dtype)
+    empty = -1 if sequence.dtype == np.int8 else np.nan  # of a block's scale, too
+    result = np.full((case.rows, *sequence.shape[1:]), empty, sequence.dtype)
     for p in range(max(0, case.length - case.rows), case.length):
         result[p % case.rows] = sequence[p]
     return result
@@ -176,6 +189,74 @@ def test_attention_of_known_shapes(target: Target, case: Case) -> None:
 )
 def test_heads_of_a_kv_head_share_a_work_group_but_leave_two(heads: int, kv_heads: int, wanted: int) -> None:
     assert shared_heads(heads, kv_heads) == wanted
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "wanted"), [(4, 1, 8), (8, 2, 4), (32, 8, 1), (16, 1, 4), (64, 4, 1), (1, 1, 8)]
+)
+def test_keys_are_shared_where_heads_are_few(heads: int, kv_heads: int, wanted: int) -> None:
+    assert spans_of_keys(heads, kv_heads) == wanted
+
+
+def by_spans(case: Case, k: np.ndarray, v: np.ndarray, q: np.ndarray, share: int, spans: int, target: Target) -> Floats:
+    """The only token of a case, its keys in spans that are merged."""
+    part = np.full((spans, case.heads, case.value_dim + 2), np.nan, np.float32)
+    out = np.full((case.heads, case.value_dim), np.nan, np.float32)
+    numbers = scalars(case) | {"spans": spans, "value_dim": case.value_dim}
+    arrays = {"q": q, "k": k, "v": v, "position": np.array([case.position], np.int32), "part": part}
+    launch(attention_spans(case.dtype, case.head_dim, case.value_dim, share), arrays, numbers, 2, target)
+    launch(attention_merge(), {"part": part, "out": out}, numbers, 1, target)
+    return out
+
+
+@each_target
+@settings(max_examples=30, deadline=None)
+@given(
+    position=st.integers(0, 700),
+    spans=st.integers(1, 9),
+    dims=st.sampled_from(((32, 64), (40, 24))),
+    seed=st.integers(0, 99),
+)
+def test_spans_of_keys_merge_to_the_whole(
+    target: Target, position: int, spans: int, dims: tuple[int, int], seed: int
+) -> None:
+    """Spans without a key among them, and rings that have turned."""
+    case = Case(1, position, position + 1, heads=6, kv_heads=2, head_dim=dims[0], value_dim=dims[1], seed=seed)
+    q, k, v = case.arrays()
+    found = by_spans(case, ring(case, k), ring(case, v), q, 3, spans, target)
+    np.testing.assert_allclose(found, exact(case, q, k, v)[0], rtol=0, atol=3e-6)
+
+
+@each_target
+@pytest.mark.parametrize(("tokens", "window"), [(1, 0), (70, 0), (70, 9)])
+def test_attention_over_blocks_of_eight_bits(target: Target, tokens: int, window: int) -> None:
+    """As over what gguf-py makes of the blocks."""
+    case = Case(tokens, 130, 200, window, heads=6, kv_heads=2, head_dim=96, value_dim=64, dtype="q8_0", scale=0.1)
+    q, k, v = case.arrays()
+    k, v = (quants.quantize(a, GGMLQuantizationType.Q8_0).view(np.int8) for a in (k, v))
+    values = [quants.dequantize(a.view(np.uint8), GGMLQuantizationType.Q8_0) for a in (k, v)]
+    wanted = exact(case, q, *values)
+    np.testing.assert_allclose(prefill(case, q, ring(case, k), ring(case, v), target), wanted, rtol=0, atol=3e-6)
+    if tokens == 1:
+        np.testing.assert_allclose(
+            by_spans(case, ring(case, k), ring(case, v), q, 3, 4, target), wanted[0], rtol=0, atol=3e-6
+        )
+
+
+@each_target
+def test_rows_become_blocks_of_eight_bits(target: Target) -> None:
+    """Scales as gguf-py's to the bit; integers the nearest, which it rounds from another product."""
+    x = np.random.default_rng(0).standard_normal((5, 192), np.float32)
+    x[1, :32], x[2, 32:64] = 0.0, 1e-6
+    cache = np.full((7, 6 * 34), 77, np.int8)
+    arrays = {"cache": cache, "x": x, "position": np.array([4], np.int32)}
+    launch(kv_update("q8_0"), arrays, {"tokens": 5, "rows": 7, "row": 192}, 2, target)
+    found = cache[(4 + np.arange(5)) % 7].view(np.uint8).reshape(5, 6, 34)
+    wanted = quants.quantize(x, GGMLQuantizationType.Q8_0).reshape(5, 6, 34)
+    np.testing.assert_array_equal(found[..., :2], wanted[..., :2])
+    assert np.abs(found[..., 2:].view(np.int8).astype(int) - wanted[..., 2:].view(np.int8)).max() <= 1
+    assert (found[..., 2:] != wanted[..., 2:]).mean() < 0.01
+    assert (cache[2:4] == 77).all()
 
 
 @each_target
