@@ -13,7 +13,7 @@ import pytest
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.frontend.gguf import read_gguf
 from ggufc.frontend.tokenizer import Tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ..oracle import Reference
@@ -68,7 +68,6 @@ _TEXTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(parts=_TEXTS, parse_special=st.booleans())
 def test_ids_and_pieces_are_llama_cpps(
     pair: tuple[Tokenizer, Reference], parts: list[str], parse_special: bool

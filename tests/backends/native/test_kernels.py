@@ -90,7 +90,7 @@ def check_products(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, th
 
 @each_type
 @each_target
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(shape=shapes)
 def test_products_and_embedding(kind: str, target: Target, shape: dict[str, int]) -> None:
     rng = np.random.default_rng(shape["seed"])
