@@ -1,7 +1,8 @@
 """How byte-pair encoding cuts a text into words first: the names of tokenizer.ggml.pre (llama.cpp, llama-vocab.cpp).
 
 A way to cut is a few passes, each a regular expression (Oniguruma's, as `tokenizers` runs it). A pass cuts every piece
-that the one before it left: what matches is a piece, and so is what lies between two matches.
+that the one before it left: what matches is a piece, and so is what lies between two matches. None may take time that
+grows with the square of a run's length, so some are written otherwise than in llama.cpp, and mean the same.
 """
 
 import re
@@ -23,8 +24,8 @@ _LATER = (
 
 
 def _dated(pattern: str) -> str:
-    """The pattern with categories as llama.cpp has them; its `\\p{S}` lacks the tilde."""
-    return re.sub(r"\\p\{(.)\}", lambda found: rf"[\p{{{found[1]}}}&&[^{'~' * (found[1] == 'S')}{_LATER}]]", pattern)
+    """The pattern with categories as llama.cpp has them."""
+    return re.sub(r"(\\p\{.\})", lambda found: rf"[{found[1]}&&[^{_LATER}]]", pattern)
 
 
 _CONTRACTION = "'s|'t|'re|'ve|'m|'ll|'d"
@@ -65,8 +66,8 @@ _PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 _DEEPSEEK3_WORD = rf"{_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
 _DEEPSEEK3 = rf"{_DEEPSEEK3_WORD}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 _CJK = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+"
-# Hiragana to Hangul, as DeepSeek's first tokenizers take it.
-_EAST_ASIAN = r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}]+"
+# As DeepSeek's first tokenizers take it; to llama.cpp no white space is in it.
+_EAST_ASIAN = r"[[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}]&&[^\s]]+"
 # Letters with a case, of the Unicode of its time.
 _DEEPSEEK_LETTERS = (
     r"\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}"
@@ -87,13 +88,14 @@ _AFMOE_SCRIPTS = (
     r"\x{0E40}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{1100}-\x{11FF}]+"
 )
 # Digits by threes from the right. What goes before them stays with the first group, as llama.cpp leaves it.
-_THREES = (r"[^\p{N}]*\p{N}+", r"\A[^\p{N}]*\p{N}{1,3}(?=(?:\p{N}{3})*+\z)", r"\G\p{N}{3}")
+_THREES = (r"\G[^\p{N}]*+\p{N}+", r"\A[^\p{N}]*+\p{N}{1,3}(?=(?:\p{N}{3})*+\z)", r"\G\p{N}{3}")
 # The same of ASCII digits inside a run of numbers, where the other numbers stay with what goes before them.
 _FIRST_DIGITS = r"(?<![0-9])[0-9]{1,2}(?=(?:[0-9]{3})*+(?![0-9]))"
 _SUPER_THREES = (
     rf"(?:\A{_FIRST_DIGITS}|[0-9]{{3}}|\A[^0-9]++(?:{_FIRST_DIGITS})?)(?:[^0-9]++(?:{_FIRST_DIGITS})?)*+"
 )
 _BLOOM = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+"
+# After a space that was no newline none follows in that run, which need not be looked through again.
 _WIDE_SPACES = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
 
 
@@ -156,7 +158,7 @@ _BY_NAMES: dict[str, Pre] = {
         rf"{_ANY_CASE}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
     ),
-    "jais-2": _pre(rf"{_ANY_CASE}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_WIDE_SPACES}|\s"),
+    "jais-2": _pre(rf"{_ANY_CASE}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|(?<![^\S\r\n])\s*[\r\n]+|{_WIDE_SPACES}|\s"),
     "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe": _pre(_GPT2),
     "gigachat a.x-4.0 mellum modern-bert exaone4 olmo mpt jais": _pre(_GPT2),
     "trillion granite-docling": _pre(_GPT2, clean_spaces=False),
@@ -191,7 +193,7 @@ _BY_NAMES: dict[str, Pre] = {
         r"[\r\n]",
         _DEEPSEEK_LETTERS,
         r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3001}\x{3002}]+",
-        r"\s+\z",
+        r"(?<!\s)\s++\z",
         _EAST_ASIAN,
         r"\p{N}+",
         clean_spaces=False,
@@ -218,7 +220,6 @@ _BY_NAMES: dict[str, Pre] = {
         _NEWLINES, add_bos=True, bytes_as_letters=False, escape_spaces=True, whole_newlines=True
     ),
     "sarvam-moe": _pre(_NEWLINES, clean_spaces=False, bytes_as_letters=False, escape_spaces=True),
-    "whitespace": _pre(r"\S+", bytes_as_letters=False),
 }
 PRES: dict[str, Pre] = {name: pre for names, pre in _BY_NAMES.items() for name in names.split()}
 

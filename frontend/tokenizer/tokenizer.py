@@ -84,7 +84,9 @@ class Tokenizer:
         path = Path(folder) / CONFIG_FILE
         try:
             config = json.loads(path.read_text("utf-8"))
-            name, options, specials = config["family"], config["options"], SpecialTokens(**config["specials"])
+            name, options = config["family"], config["options"]
+            said = {key: tuple(value) if isinstance(value, list) else value for key, value in config["specials"].items()}
+            specials = SpecialTokens(**said)
             types = [kind for kind, count in config["types"] for _ in range(count)]
             flags = {name: bool(config[name]) for name in ("add_space_prefix", "clean_spaces")}
             made = family_class(name)
