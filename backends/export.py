@@ -175,6 +175,7 @@ def _manifest(
         "entries": {name: _entry(graph) for name, graph in entries.items()},
         "tokenizer": tokenizer,
         "chat": chat,
+        "labels": list(model.labels),
         "targets": {
             t.name: {"file": _vmfb(t.name), "triple": t.triple, "cpu": t.cpu, "features": list(t.features)}
             for t in targets

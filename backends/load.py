@@ -185,7 +185,8 @@ def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
     chat_templates = partial(ChatTemplates.load, manifest["chat"], bundle.file)
     entries = manifest["entries"]
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
-    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled)
+    labels = tuple(manifest.get("labels", ()))
+    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled, labels)
     return Session(executor, facts, tokenizer, chat_templates)
 
 
@@ -222,5 +223,5 @@ def _on_source(
     tokenizer = partial(Tokenizer.from_metadata, model.file.metadata)
     chat_templates = partial(ChatTemplates.from_metadata, model.file.metadata)
     pooled = "encode" in graphs and graphs["encode"].results[0].type.shape[0] == 1
-    facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled)
+    facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled, model.labels)
     return Session(executor, facts, tokenizer, chat_templates)

@@ -61,6 +61,7 @@ _SHAPE: dict[str, Any] = {
         },
         1,
     ),
+    "labels": _Maybe(_List(str)),
     "files": _Map({"size": _Whole(), "sha256": str}),
     "parameters": _Map((_Whole(), _Whole(), _Whole())),
     "targets": _Map({"file": str, "triple": str, "features": _List(str)}, 1),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..frontend.archdef import ArchDef
 from ..frontend.definitions import find
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf import GgufFile, quoted, read_gguf
 from ..frontend.hyperparameters import Hyperparameters, evaluate
 from .build import build
@@ -29,6 +29,16 @@ class Model:
     def vocabulary(self) -> int:
         """Number of token ids: the rows of the table that is read first."""
         return next(int(op.weights[0].type.shape[0]) for op in self.graph.ops if op.name == "embed")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the numbers of a classifier's or reranker's head stand for, where the embedding ends in one; else ()."""
+        if not self.embedding or _pooling(self.file, self.definition.name) != RANK:
+            return ()
+        given = self.file.metadata.get(f"{self.definition.name}.classifier.output_labels")
+        count = int(self.embedding.results[0].type.shape[-1])
+        named = given if isinstance(given, list | tuple) and len(given) == count else range(count)
+        return tuple(str(label).encode("utf-8", "replace").decode() for label in named)
 
     @property
     def name(self) -> str:
@@ -58,6 +68,11 @@ def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
         file, definition, hyperparameters, graph, graph if definition.kind == "encoder" else embedding, context
     )
     _check_tables(model)
+    if any(name.startswith("cls.") for name in file.tensors) != bool(model.labels):
+        raise UnsupportedError(
+            f"{path}: pooling type {_pooling(file, architecture)} {'without' if model.labels else 'and'} the tensors "
+            f"of a classifier's head (cls.*), which go with type {RANK} alone"
+        )
     return model
 
 
@@ -80,6 +95,10 @@ def _check_tables(model: Model) -> None:
                     f"{path}: tensor {quoted(weight.name)} has {weight.type.shape[0]} positions, "
                     f"wanted {model.context_length} as the context is long"
                 )
+
+
+RANK = 4
+"""The pooling type of classifiers and rerankers, by llama.cpp's enum."""
 
 
 def _pooling(file: GgufFile, architecture: str) -> int:
