@@ -10,7 +10,7 @@ from ..frontend.gguf import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.operations import OPERATIONS, WHOLE
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
-from .ops import MAX_WHOLE, WEIGHT_TYPES, RuleError, infer
+from .ops import MAX_WHOLE, OWN_TYPES, WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
 from .verify import verify
 
@@ -172,7 +172,7 @@ class _Builder:
     def _weight(self, first: str, present: str) -> Weight:
         tensor = self.tensors[present]
         self.touched.add(present)
-        if tensor.type.name not in WEIGHT_TYPES:
+        if tensor.type.name not in (*WEIGHT_TYPES, *OWN_TYPES):
             raise UnsupportedError(
                 f"{self.path}: tensor {present!r} has type {tensor.type.name}, which this build can't compute with; "
                 f"it can {', '.join(WEIGHT_TYPES)}"

@@ -58,7 +58,7 @@ def run_one(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, threads: 
 def run_many(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, threads: int = 1) -> np.ndarray:
     tokens, cols = x.shape
     y = np.full((tokens, len(raw)), np.nan, np.float32)
-    if kind in QUANTIZED:
+    if kind not in PLAIN:
         q = np.full((tokens, activation_width(cols)), -1, np.int16)
         launch(quantize_rows(), {"x": x, "q": q}, {"tokens": tokens, "cols": cols}, threads, target)
         x = q
