@@ -182,9 +182,8 @@ def context_as_chosen(model: Model, positions: int) -> int:
     """
     if LONG_FACTORS not in model.graph.weights():
         return positions
-    architecture = model.file.metadata["general.architecture"]
-    trained = model.file.metadata[f"{architecture}.rope.scaling.original_context_length"]
-    return max(positions, int(trained) + 1)
+    trained = model.file.metadata_value(f"{model.definition.name}.rope.scaling.original_context_length", int)
+    return max(positions, trained + 1)
 
 
 def _prompts(model: Model) -> tuple[list[list[int]], str]:
