@@ -107,7 +107,8 @@ def decide(
 def classify(session: Session, text: str, material: str = "") -> Decision:
     """What a classifier's head makes of a text, or a reranker's of a question and what may answer it.
 
-    A head of one number gives the logit of "Yes"; of several, the softmax over them is their probabilities.
+    The two are put as the model's template `rerank` has it, or as the pair that encoders are trained on. A head of one
+    number gives the logit of "Yes"; of several, the softmax over them is their probabilities.
 
     Args:
         session: of a model with such a head.
@@ -119,8 +120,9 @@ def classify(session: Session, text: str, material: str = "") -> Decision:
         UnsupportedError: the model has no such head.
     """
     tokenizer, labels = session.tokenizer, session.facts.labels
-    ids = tokenizer.encode(text, parse_special=False)
-    if material:
+    prompt = session.chat_templates.pair(text, material, tokenizer) if material else None
+    ids = prompt.encode(tokenizer) if prompt else tokenizer.encode(text, parse_special=False)
+    if material and not prompt:
         ids += _second(tokenizer, tokenizer.encode(material, parse_special=False))
     scores = session.classify(ids).astype(np.float64)
     if len(labels) == 1:

@@ -162,7 +162,7 @@ class _Room:
 
     def _answer(self, words: str) -> None:
         written = ""
-        with _Stop() as stop:
+        with _Stop(sys.stdin.isatty()) as stop:
             for piece in self._talk.say(words, interrupted=stop.asked, **self._options):
                 written += piece
                 if not self._as_json:
@@ -226,9 +226,10 @@ class _Room:
 
 
 class _Stop:
-    """Ctrl-C while an answer comes: the first one ends the answer, a second one the program."""
+    """Ctrl-C while an answer comes: of a person's the first one ends the answer and a second one the program."""
 
-    def __init__(self) -> None:
+    def __init__(self, person: bool) -> None:
+        self._person = person
         self._count = 0
 
     def asked(self) -> bool:
@@ -237,7 +238,7 @@ class _Stop:
 
     def __enter__(self) -> "_Stop":
         self._handler = signal.getsignal(signal.SIGINT)
-        if self._handler is not signal.SIG_IGN:
+        if self._person and self._handler is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._note)
         return self
 

@@ -122,6 +122,21 @@ def test_a_pair_is_one_input(tmp_path: Path) -> None:
     assert found.probabilities[0] == pytest.approx(1 / (1 + np.exp(-score[0])), abs=1e-5)
 
 
+def test_a_rerankers_own_template_is_used(tmp_path: Path) -> None:
+    path = tiny_model(
+        tmp_path / "qwen3.gguf",
+        "qwen3",
+        metadata={"pooling_type": 4, "tokenizer.chat_template.rerank": "<bos>q {query} d {document}<end_of_turn>{}"},
+        weights={"cls.output.weight": Weight((1, 64), 0.3)},
+    )
+    session = ggufc.load(path, "native", threads=1)
+    ids = session.tokenizer.encode("<bos>q an ox d ", add_special=False)
+    ids += session.tokenizer.encode("<eos>{query}", add_special=False, parse_special=False)
+    ids += session.tokenizer.encode("<end_of_turn>{}", add_special=False)
+    found = classify(session, "an ox", "<eos>{query}")
+    assert found.logprobs[0] - found.logprobs[1] == pytest.approx(session.classify(ids)[0], abs=1e-5)
+
+
 @pytest.mark.parametrize(("pooling", "weights"), [(1, {"cls.output.weight": Weight((1, 64), 0.3)}), (4, {})])
 def test_a_head_and_its_pooling_go_together(pooling: int, weights: dict[str, Weight], tmp_path: Path) -> None:
     path = tiny_model(
