@@ -47,16 +47,30 @@ class Model:
         return given if isinstance(given, str) and given else self.file.path.stem
 
 
-def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
+def open_model(path: Path, archdefs: Iterable[Path] = (), definition: ArchDef | None = None) -> Model:
     """Reads a GGUF's header and lowers its architecture.
+
+    Args:
+        path: the model; of a split one the first file.
+        archdefs: directories of definitions that go before the shipped ones.
+        definition: taken instead of the one that is found by the file's architecture.
 
     Raises:
         InputError: the file or a definition is damaged, or they don't fit each other.
         UnsupportedError: no definition, or a tensor type that can't be computed with.
     """
-    file = read_gguf(path)
+    return lower_model(read_gguf(path), archdefs, definition)
+
+
+def lower_model(file: GgufFile, archdefs: Iterable[Path] = (), definition: ArchDef | None = None) -> Model:
+    """Lowers the architecture of a file that was read; otherwise as `open_model`.
+
+    Raises:
+        InputError, UnsupportedError: as `open_model`.
+    """
+    path = file.path
     architecture = file.metadata_value("general.architecture", str)
-    definition = find(architecture, archdefs)
+    definition = definition or find(architecture, archdefs)
     hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
     graph = build(definition, hyperparameters, file.tensors, str(path))
     pooled = definition.embedding and _pooling(file, architecture)

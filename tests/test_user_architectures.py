@@ -175,9 +175,14 @@ def test_every_command_takes_it(swan: Path, archdefs: Path, tmp_path: Path) -> N
         done = command("run", model, "--prompt-ids", ids, "-n", "1", "--backend", backend, *given)
         assert json.loads(done.stdout)["tokens"] in ([greedy], []), done.stderr  # none: it is a stop token
     assert json.loads(command("inspect", swan, *words).stdout)["architecture"] == "swan"
-    assert json.loads(command("verify", tmp_path / "bundle", *words).stdout)["ok"]
+    (archdefs / "swan.archdef").unlink()  # the bundle has its own
+    bundle = tmp_path / "bundle"
+    assert (bundle / "swan.archdef").read_text() == SWAN
+    assert json.loads(command("inspect", bundle, "--arch", "--json").stdout)["source"] == str(bundle / "swan.archdef")
+    assert json.loads(command("verify", bundle, "--json").stdout)["ok"]
     short = ("-p", "4", "-n", "2", "-r", "1", "--backend", "native")
-    assert json.loads(command("bench", swan, *short, *words).stdout)["decode_tok_s"] > 0
+    assert json.loads(command("bench", bundle, *short, "--json").stdout)["decode_tok_s"] > 0
+    assert "takes no --archdefs" in command("inspect", bundle, *words).stderr
 
 
 def test_inspect_shows_what_the_definition_makes_of_the_model(swan: Path, archdefs: Path) -> None:
