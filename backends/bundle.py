@@ -24,6 +24,8 @@ from .temporary import owned_folder
 
 FORMAT = 2
 MODULE = "model.mlir"
+SCOPE = "model"
+"""The scope of a compiled module's parameters; the key is the GGUF's name of the tensor."""
 WEIGHTS = "model"
 """Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
 ARCHIVE, METADATA = "model.irpa", "metadata.gguf"

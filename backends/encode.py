@@ -7,9 +7,9 @@ the matrices anew, from the values that GGML's reference gives, and leave the re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from io import FileIO
 from math import prod
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def fill(source: GgufFile, target: GgufFile, threads: int) -> None:
             archive.seek(info.offset)
             for raw in _rows(before, parts[before.part]):
                 if info.type is before.type:
-                    archive.write(raw)
+                    archive.write(raw.data)
                     continue
                 values = _values(before, raw, threads)
                 if info.type.name == "int8" and not np.isfinite(values).all():
@@ -92,7 +92,7 @@ def fill(source: GgufFile, target: GgufFile, threads: int) -> None:
                         f"{source.path}: tensor {quoted(info.name)} has numbers that are not finite, for which int8 "
                         f"has no scale; leave it as it is with --keep {info.name}"
                     )
-                archive.write(_ENCODERS[info.type.name](values))
+                archive.write(_ENCODERS[info.type.name](values).data)
 
 
 def _matrices(model: Model) -> list[str]:
@@ -127,10 +127,10 @@ def _rows(info: TensorInfo, path: Path) -> Iterable[np.ndarray]:
         raise InputError(f"{path}: can't be read: {error.strerror}") from None
 
 
-def _read_into(file: BinaryIO, raw: np.ndarray, path: Path) -> None:
-    left = memoryview(raw).cast("B")
+def _read_into(file: FileIO, raw: np.ndarray, path: Path) -> None:
+    left = raw.data.cast("B")
     while left:
-        count = file.readinto(left)  # pyright: ignore[reportAttributeAccessIssue]  (an unbuffered file has it)
+        count = file.readinto(left)
         if not count:
             raise InputError(f"{path}: became shorter while it was read")
         left = left[count:]
