@@ -100,8 +100,10 @@ def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundl
     return None, path
 
 
-def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = ()) -> "Model":
+def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = (), *, all_read: bool = True) -> "Model":
     """The model of a file, lowered by the definition that its bundle was compiled with and holds, if it has one.
+
+    `all_read` is `open_model`'s.
 
     Raises:
         InputError: a bundle was given definitions, its own is damaged, or as `open_model`.
@@ -110,7 +112,7 @@ def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = ()) ->
     from ..graph.model import lower_model, open_model
 
     if not bundle:
-        return open_model(file, archdefs)
+        return open_model(file, archdefs, all_read=all_read)
     _check_archdefs(bundle, archdefs)
     architecture = bundle.manifest["architecture"]
     definition = read_definition(bundle.file(f"{architecture['name']}{SUFFIX}"))

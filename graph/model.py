@@ -1,5 +1,6 @@
 """A model as the compiler sees it: the file, its definition, its numbers, and the graph of a run without a cache."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,10 @@ from ..frontend.gguf import GgufFile, quoted, read_gguf
 from ..frontend.hyperparameters import Hyperparameters, evaluate
 from .build import build
 from .ir import Graph
+
+MOST_NAMED = 8
+"""Kinds of tensors that a message names."""
+_BLOCK = re.compile(r"^blk\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,27 @@ class Model:
     embedding: Graph | None
     """The run that ends in an embedding, of encoders and of decoders whose file says how to pool."""
     context_length: int
+    unread: tuple[str, ...] = ()
+    """Tensors of the file that the definition neither reads nor ignores."""
+
+    def check_read(self) -> None:
+        """What no step reads would be left out of the result in silence.
+
+        Raises:
+            UnsupportedError: there are such tensors; it names their kinds.
+        """
+        if not self.unread:
+            return
+        named = [f"{kind!r} ({count})" if count > 1 else repr(kind) for kind, count in kinds_of(self.unread).items()]
+        listed = ", ".join(named[:MOST_NAMED])
+        if len(named) > MOST_NAMED:
+            listed += f" and {len(named) - MOST_NAMED} more kinds"
+        one = len(self.unread) == 1
+        raise UnsupportedError(
+            f"{self.file.path}: {'tensor' if one else 'tensors'} {listed} {'is' if one else 'are'} in the file, but "
+            f"{self.definition.source} never reads {'it' if one else 'them'}: the definition is for another model, or "
+            f"{'the tensor belongs' if one else 'the tensors belong'} in its section 'ignore'"
+        )
 
     @property
     def vocabulary(self) -> int:
@@ -47,22 +73,35 @@ class Model:
         return given if isinstance(given, str) and given else self.file.path.stem
 
 
-def open_model(path: Path, archdefs: Iterable[Path] = (), definition: ArchDef | None = None) -> Model:
+def kinds_of(names: Iterable[str]) -> dict[str, int]:
+    """How many tensors there are of each kind: of the same name in several blocks, as `blk.*.attn_q.weight`, or one."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(_BLOCK.sub("blk.*.", name), []).append(name)
+    return {kind if len(found) > 1 else found[0]: len(found) for kind, found in kinds.items()}
+
+
+def open_model(
+    path: Path, archdefs: Iterable[Path] = (), definition: ArchDef | None = None, *, all_read: bool = True
+) -> Model:
     """Reads a GGUF's header and lowers its architecture.
 
     Args:
         path: the model; of a split one the first file.
         archdefs: directories of definitions that go before the shipped ones.
         definition: taken instead of the one that is found by the file's architecture.
+        all_read: refuse a file with tensors that the definition doesn't read; otherwise they are in `Model.unread`.
 
     Raises:
         InputError: the file or a definition is damaged, or they don't fit each other.
-        UnsupportedError: no definition, or a tensor type that can't be computed with.
+        UnsupportedError: no definition, tensors that it doesn't read, or of a type that can't be computed with.
     """
-    return lower_model(read_gguf(path), archdefs, definition)
+    return lower_model(read_gguf(path), archdefs, definition, all_read=all_read)
 
 
-def lower_model(file: GgufFile, archdefs: Iterable[Path] = (), definition: ArchDef | None = None) -> Model:
+def lower_model(
+    file: GgufFile, archdefs: Iterable[Path] = (), definition: ArchDef | None = None, *, all_read: bool = True
+) -> Model:
     """Lowers the architecture of a file that was read; otherwise as `open_model`.
 
     Raises:
@@ -72,15 +111,16 @@ def lower_model(file: GgufFile, archdefs: Iterable[Path] = (), definition: ArchD
     architecture = file.metadata_value("general.architecture", str)
     definition = definition or find(architecture, archdefs)
     hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
-    graph = build(definition, hyperparameters, file.tensors, str(path))
+    built = build(definition, hyperparameters, file.tensors, str(path))
     pooled = definition.embedding and _pooling(file, architecture)
-    embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True) if pooled else None
+    embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True).graph if pooled else None
     context = file.metadata_value(f"{architecture}.context_length", int)
     if not 0 < context < 2**31:
         raise InputError(f"{path}: key {quoted(f'{architecture}.context_length')} is {context}, wanted above 0")
-    model = Model(
-        file, definition, hyperparameters, graph, graph if definition.kind == "encoder" else embedding, context
-    )
+    embedding = built.graph if definition.kind == "encoder" else embedding
+    model = Model(file, definition, hyperparameters, built.graph, embedding, context, built.unread)
+    if all_read:
+        model.check_read()
     _check_tables(model)
     if any(name.startswith("cls.") for name in file.tensors) != bool(model.labels):
         raise UnsupportedError(
