@@ -24,8 +24,14 @@ from .temporary import owned_folder
 
 FORMAT = 2
 MODULE = "model.mlir"
+SCOPE = "model"
+"""The scope of a compiled module's parameters; the key is the GGUF's name of the tensor."""
 WEIGHTS = "model"
 """Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
+ARCHIVE, METADATA = "model.irpa", "metadata.gguf"
+"""In the place of these, all tensors in an IREE parameter archive, and the keys of the GGUF in one without tensors."""
+ENCODINGS = ("gguf", "irpa", "f32", "bf16", "int8")
+"""How the weights lie: in the GGUF, as they are or encoded anew in an archive."""
 MOST_BYTES = 64 << 20
 """Of a manifest: a megabyte holds some thousand tensors."""
 
@@ -49,6 +55,16 @@ class Bundle:
         """For each parameter of the compiled modules: which file of the weights, offset and number of its bytes."""
         return {name: (file, offset, length) for name, (file, offset, length) in self.manifest["parameters"].items()}
 
+    @property
+    def has_archive(self) -> bool:
+        """Whether the weights lie in an archive, and not in the GGUF."""
+        return self.manifest.get("encoding", ENCODINGS[0]) != ENCODINGS[0]
+
+    @property
+    def weight_files(self) -> list[str]:
+        """The names in the bundle of the files with the weights."""
+        return [ARCHIVE] if self.has_archive else weight_names(len(self.manifest["weights"]))
+
     def file(self, name: str) -> Path:
         """A file of the bundle, after checking that it is whole.
 
@@ -58,13 +74,14 @@ class Bundle:
         path = self.path / name
         wanted = self.manifest["files"].get(name)
         if wanted is None or Path(name).name != name:
-            raise InputError(f"{self.path}: the bundle has no {name}; it has {', '.join(self.manifest['files'])}")
+            there = ", ".join(self.manifest["files"])
+            raise InputError(f"{self.path}: the bundle has no {name}; it has {there}; export the model again")
         try:
             size, found = path.stat().st_size, sha256(path)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; export the model again") from None
-        if (size, found) != (wanted["size"], wanted["sha256"]):
-            raise InputError(f"{path}: {size} bytes, not the {wanted['size']} that were exported; export it again")
+        if damage := _difference(size, wanted["size"], "content", found, wanted["sha256"]):
+            raise InputError(f"{path}: not the file that was exported: {damage}; export the model again")
         return path
 
     def weights(self, elsewhere: Path | None = None) -> tuple[Path, ...]:
@@ -77,7 +94,7 @@ class Bundle:
             InputError: one is gone, or another file.
         """
         wanted = self.manifest["weights"]
-        paths = split_paths(elsewhere or self.path / weight_names(len(wanted))[0], len(wanted))
+        paths = split_paths(elsewhere or self.path / self.weight_files[0], len(wanted))
         if len(paths) != len(wanted):
             raise InputError(f"{elsewhere}: wanted the first of {len(wanted)} files, such as {wanted[0]['name']}")
         for path, file in zip(paths, wanted, strict=True):
@@ -94,15 +111,21 @@ class Bundle:
             raise InputError(
                 f"{path}{target}: {error.strerror}; give the place of {wanted['name']} with --weights-file FILE"
             ) from None
-        if size != wanted["size"] or header != wanted["header_sha256"]:
-            raise InputError(
-                f"{path}: not the file that was exported ({size} bytes, wanted {wanted['size']}, "
-                f"header sha256 {header[:12]}, wanted {wanted['header_sha256'][:12]}); export this one"
-            )
+        if damage := _difference(size, wanted["size"], "header", header, wanted["header_sha256"]):
+            raise InputError(f"{path}: not the file that was exported: {damage}; export this one")
+
+
+def _difference(size: int, wanted_size: int, what: str, sha256: str, wanted_sha256: str) -> str:
+    """Where a file differs from what was exported, in words: in its size, else in its content; empty: in neither."""
+    if size != wanted_size:
+        return f"{size} bytes, wanted {wanted_size}"
+    if sha256 != wanted_sha256:
+        return f"as long, but the {what} has sha256 {sha256[:12]}, wanted {wanted_sha256[:12]}"
+    return ""
 
 
 def weight_names(count: int) -> list[str]:
-    """What the files of the weights are called in a bundle."""
+    """What the files of a GGUF are called in a bundle."""
     return [split_name(WEIGHTS, number, count) for number in range(1, count + 1)]
 
 
@@ -141,7 +164,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     files = {
         str(p.relative_to(folder)): {"size": p.stat().st_size, "sha256": sha256(p)}
         for p in sorted(folder.rglob("*"))
-        if p.is_file() and p.suffix != ".gguf"
+        if p.is_file() and (p.suffix not in (".gguf", ".irpa") or p.name == METADATA)
     }
     text = json.dumps({"format": FORMAT, **manifest, "files": files}, indent=1, ensure_ascii=True)
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
@@ -182,8 +205,8 @@ def _check_replaceable(path: Path) -> None:
     if not found:
         return
     try:
-        manifest = read_bundle(path).manifest
-        known = {MANIFEST, *weight_names(len(manifest["weights"])), *manifest["files"]}
+        bundle = read_bundle(path)
+        known = {MANIFEST, *bundle.weight_files, *bundle.manifest["files"]}
     except InputError as error:
         raise InputError(f"{path}: exists, and is no whole bundle ({error}); choose another place") from None
     if strangers := sorted(found - known):

@@ -180,7 +180,8 @@ class Chat:
                 yield piece
         said = "".join(answer)
         self.messages = [*asked, {"role": "assistant", "content": said}]
-        self._fed = _Fed(prompt.marked + said, prompt.barrier, ids + generated)
+        whole = self.tokenizer.decode(generated) == said  # nothing cut off at a stop text or within a character
+        self._fed = _Fed(prompt.marked + said, prompt.barrier, ids + generated) if whole else _Fed()
 
     def _render(self, messages: Sequence[Message]) -> Prompt:
         return self._templates.render(messages, self.tokenizer, name=self._name, variables=self._variables)

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..frontend.chat_template import ChatTemplates
 from ..frontend.errors import InputError, UnsupportedError
+from ..frontend.tokenizer import Tokenizer
 from .session import Session
 
 MOST_OPTIONS = 256
@@ -82,8 +83,8 @@ def decide(
     checked = _checked(options)
     if "prefill" not in session.facts.entries:
         raise UnsupportedError(
-            "the model gives embeddings alone, no probabilities of words, and ggufc reads no classifier's head; "
-            "take a model that generates text"
+            "the model gives embeddings alone, no probabilities of words, and has no classifier's head; take a model "
+            "that generates text, a classifier or a reranker"
         )
     offered = ", ".join(checked[:-1]) + f" or {checked[-1]}"
     asked = "\n\n".join(part for part in (material, f"{question}\nAnswer with {offered}, and nothing else.") if part)
@@ -101,6 +102,40 @@ def decide(
     found = [0.0] * len(rests)
     _score(session, session.prefill(sequences[0][:shared]), rests, list(range(len(rests))), 0, ends, found)
     return Decision(checked, tuple(found))
+
+
+def classify(session: Session, text: str, material: str = "") -> Decision:
+    """What a classifier's head makes of a text, or a reranker's of a question and what may answer it.
+
+    The two are put as the model's template `rerank` has it, or as the pair that encoders are trained on. A head of one
+    number gives the logit of "Yes"; of several, the softmax over them is their probabilities.
+
+    Args:
+        session: of a model with such a head.
+        text: the text, or the question.
+        material: what the question is about.
+
+    Raises:
+        InputError: the text doesn't fit the context.
+        UnsupportedError: the model has no such head.
+    """
+    tokenizer, labels = session.tokenizer, session.facts.labels
+    prompt = session.chat_templates.pair(text, material, tokenizer) if material else None
+    ids = prompt.encode(tokenizer) if prompt else tokenizer.encode(text, parse_special=False)
+    if material and not prompt:
+        ids += _second(tokenizer, tokenizer.encode(material, parse_special=False))
+    scores = session.classify(ids).astype(np.float64)
+    if len(labels) == 1:
+        return Decision(YES_NO, (-float(np.logaddexp(0, -scores[0])), -float(np.logaddexp(0, scores[0]))))
+    return Decision(labels, tuple((scores - np.logaddexp.reduce(scores)).tolist()))
+
+
+def _second(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """An encoded text as the second of a pair: [CLS] a [SEP] b [SEP], or RoBERTa's <s> a </s> </s> b </s>."""
+    if ids[:1] != [tokenizer.bos_id]:
+        return ids
+    doubled = ids[-1:] if tokenizer.decode(ids[-1:], render_special=True) == "</s>" else []
+    return doubled + ids[1:]
 
 
 def _checked(options: Sequence[str]) -> tuple[str, ...]:

@@ -9,15 +9,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..frontend.chat_template import ChatTemplates
-from ..frontend.definitions import as_paths
+from ..frontend.definitions import SUFFIX, as_paths
 from ..frontend.errors import InputError, UnsupportedError
+from ..frontend.gguf import GgufFile
 from ..frontend.models import find_model
 from ..frontend.tokenizer import Tokenizer
 from ..graph.ir import Graph
 from ..graph.model import Model, open_model
 from ..passes import pipeline
-from .bundle import MODULE, Bundle, read_bundle, sha256, weight_names, write_manifest, writing, written_aside
-from .executor import cache_specs, chosen_kv
+from . import encode
+from .bundle import (
+    ARCHIVE,
+    ENCODINGS,
+    METADATA,
+    MODULE,
+    Bundle,
+    read_bundle,
+    sha256,
+    weight_names,
+    write_manifest,
+    writing,
+    written_aside,
+)
+from .executor import cache_specs, check_kv, chosen_kv
+from .load import usable_cores
 from .native.target import Target, host_target
 
 if TYPE_CHECKING:
@@ -39,6 +54,8 @@ def export(
     *,
     kv: str | None = None,
     targets: Sequence[Target] = (),
+    weights: str = "gguf",
+    keep: Sequence[str] = (),
     copy_weights: bool = False,
     archdefs: Iterable[Path | str] | Path | str = (),
     flags: Sequence[str] = (),
@@ -48,28 +65,38 @@ def export(
 
     Args:
         model: the `.gguf` file, or the name of one in the Ollama store or the Hugging Face cache; its weights stay
-            where they are and are linked to.
+            where they are and are linked to, unless `weights` says otherwise.
         output: the folder to write; a bundle that is there is replaced when the new one is whole.
         kv: element type of the KV caches, `f32` or `f16`; None is what `chosen_kv` says.
         targets: machines to compile for; none means this one.
+        weights: `gguf`; or put all of them into one archive in the bundle that IREE's own tools load, as they are
+            (`irpa`), or with the matrices encoded anew (`f32`, `bf16`, or `int8` with a scale for each row).
+        keep: patterns of the names of matrices that aren't encoded anew, such as `token_embd*`.
         copy_weights: put the file itself into the bundle, so that it can be moved alone.
         archdefs: directories of definitions that go before the shipped ones.
         flags: more flags for `iree-compile`.
         progress: told of each stage.
 
     Raises:
-        InputError: the model or a definition is damaged, `kv` is none, a flag is refused, or `output` can't be written.
+        InputError: the model or a definition is damaged, `kv`, `weights` or `keep` is none, a flag is refused, or
+            `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
     path, folder = find_model(model), Path(os.path.realpath(os.fsdecode(output)))
+    encode.check_encoding(weights, keep)
     progress("reading the header")
-    opened = open_model(path, as_paths(archdefs))
+    source = opened = open_model(path, as_paths(archdefs))
     if any(part.path.resolve().is_relative_to(folder) for part in opened.file.parts):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
-    kv = chosen_kv(opened.graph, kv)
-    entries = entry_graphs(opened, kv)
+    check_kv(kv)
     chosen = targets or (host_target(),)
     with written_aside(folder) as aside:
+        if weights != ENCODINGS[0]:
+            with writing(folder):
+                (aside / METADATA).write_bytes(source.file.metadata_bytes())
+                opened = encode.begin(source, aside / ARCHIVE, weights, keep)
+        kv = chosen_kv(opened.graph, kv)
+        entries = entry_graphs(opened, kv)
         progress("tracing")
         from .iree.compile import compile_module  # slow to import: after the header and the output were found good
         from .jax.module import portable_module
@@ -77,6 +104,7 @@ def export(
         text = portable_module(entries.values())
         with writing(folder):
             (aside / MODULE).write_text(text, "utf-8")
+            (aside / f"{opened.definition.name}{SUFFIX}").write_bytes(opened.definition.text.encode())
             tokenizer = _write_tokenizer(opened, aside)
             chat = ChatTemplates.from_metadata(opened.file.metadata).save(aside)
         compiled: dict[str, Compiled] = {}
@@ -88,15 +116,26 @@ def export(
         progress("writing")
         parameters = next(iter(compiled.values())).parameters
         with writing(folder):
-            write_manifest(aside, _manifest(opened, entries, parameters, chosen, kv, tokenizer, chat))
-        progress("copying the weights" if copy_weights else "linking the weights")
-        for part, name in zip(opened.file.parts, weight_names(len(opened.file.parts)), strict=True):
-            if copy_weights:
-                _copy(part.path, aside / name, folder)
-            else:
-                with writing(folder):
-                    (aside / name).symlink_to(part.path.resolve())
+            facts = _manifest(opened, entries, parameters, chosen, kv, tokenizer, chat)
+            write_manifest(aside, {"encoding": weights, **facts})
+        if opened is source:
+            progress("copying the weights" if copy_weights else "linking the weights")
+            _put(source.file, aside, folder, copy_weights)
+        else:
+            progress(f"writing the weights as {weights}")
+            with writing(folder):
+                encode.fill(source.file, opened.file, usable_cores())
     return read_bundle(folder)
+
+
+def _put(file: GgufFile, aside: Path, folder: Path, copy: bool) -> None:
+    """Links to a model's files, or copies them."""
+    for part, name in zip(file.parts, weight_names(len(file.parts)), strict=True):
+        if copy:
+            _copy(part.path, aside / name, folder)
+        else:
+            with writing(folder):
+                (aside / name).symlink_to(part.path.resolve())
 
 
 def _copy(source: Path, copy: Path, folder: Path) -> None:
@@ -175,6 +214,7 @@ def _manifest(
         "entries": {name: _entry(graph) for name, graph in entries.items()},
         "tokenizer": tokenizer,
         "chat": chat,
+        "labels": list(model.labels),
         "targets": {
             t.name: {"file": _vmfb(t.name), "triple": t.triple, "cpu": t.cpu, "features": list(t.features)}
             for t in targets

@@ -7,6 +7,7 @@ caches in float16, flash attention where it thinks best), so that it runs as its
 import ctypes
 import importlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,23 @@ class _Batch(ctypes.Structure):
 
 
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-_SILENT = _LOG(lambda level, text, data: None)
+_ERROR = 4
+"""GGML_LOG_LEVEL_ERROR (ggml.h)."""
+_errors: list[str] = []
+"""What llama.cpp's log said of the model that is opened, in the order in which calls give up: the cause comes first."""
+
+
+@_LOG
+def _listen(level: int, text: bytes, _: Any) -> None:
+    if level == _ERROR and len(_errors) < 100:
+        _errors.append(text.decode("utf-8", "replace").strip())
+
+
+def _cause() -> str:
+    """The first error of the log, without the name of the function that wrote it."""
+    return re.sub(r"^\w+: (error loading model: )?", "", _errors[0]) if _errors else "its log doesn't say why"
+
+
 _HANDLE, _INT = ctypes.c_void_p, ctypes.c_int32
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # result, arguments
     "llama_log_set": (None, (_LOG, _HANDLE)),
@@ -78,7 +95,7 @@ def _library() -> Any:
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    library.llama_log_set(_SILENT, None)
+    library.llama_log_set(_listen, None)
     library.llama_backend_init()
     found = library.llama_context_default_params()
     if (found.n_ctx, found.n_batch, found.n_ubatch) != (512, 2048, 512):  # llama.h's defaults show its layout
@@ -101,15 +118,16 @@ class LlamaCpp:
 
     def __init__(self, path: Path, threads: int, context: int) -> None:
         self._lib = lib = _library()
+        _errors.clear()
         self._model = lib.llama_model_load_from_file(os.fsencode(path), lib.llama_model_default_params())
         if not self._model:
-            raise InputError(f"{path}: llama.cpp doesn't load it")
+            raise InputError(f"{path}: llama.cpp doesn't load it: {_cause()}")
         params = lib.llama_context_default_params()
         params.n_ctx = context
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             lib.llama_model_free(self._model)
-            raise InputError(f"{path}: llama.cpp makes no context of {context} tokens")
+            raise InputError(f"{path}: llama.cpp makes no context of {context} tokens: {_cause()}")
         lib.llama_set_n_threads(self._context, threads, threads)
         self._most: int = lib.llama_n_batch(self._context)  # tokens of one call; it aborts on more
         self.vocabulary: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))

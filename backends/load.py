@@ -9,8 +9,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..frontend.archdef import read as read_definition
 from ..frontend.chat_template import ChatTemplates
-from ..frontend.definitions import as_paths
+from ..frontend.definitions import SUFFIX, as_paths
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.models import find_model
 from ..frontend.splits import split_paths
@@ -70,13 +71,10 @@ def load(
     check_kv(kv)
     progress("finding the model")
     bundle, file = located(model, weights)
+    _check_archdefs(bundle, definitions)
     if backend != "iree":
         progress("lowering the model")
         return _on_source(file, backend, workers, bundle.manifest["kv"] if bundle else kv, exact, definitions, bundle)
-    if bundle and definitions:
-        raise InputError(
-            f"{bundle.path}: compiled with a definition already, so it takes no --archdefs; export it with them"
-        )
     bundle = bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress)
     progress("loading")
     return _iree(bundle, file, workers)
@@ -102,25 +100,41 @@ def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundl
     return None, path
 
 
-def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = ()) -> "Model":
-    """The model of a file, lowered by the definition that its bundle was compiled with, if it has one.
+def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = (), *, all_read: bool = True) -> "Model":
+    """The model of a file, lowered by the definition that its bundle was compiled with and holds, if it has one.
+
+    `all_read` is `open_model`'s.
 
     Raises:
-        InputError: another definition is found now, or as `open_model`.
+        InputError: a bundle was given definitions, its own is damaged, or as `open_model`.
         UnsupportedError: as `open_model`.
     """
-    from ..graph.model import open_model
+    from ..graph.model import lower_model, open_model
 
-    model = open_model(file, archdefs)
     if not bundle:
-        return model
-    found, wanted = model.definition.sha256, bundle.manifest["architecture"]["sha256"]
-    if found != wanted:
+        return open_model(file, archdefs, all_read=all_read)
+    _check_archdefs(bundle, archdefs)
+    architecture = bundle.manifest["architecture"]
+    definition = read_definition(bundle.file(f"{architecture['name']}{SUFFIX}"))
+    if (definition.name, definition.sha256) != (architecture["name"], architecture["sha256"]):
+        raise InputError(f"{definition.source}: not the definition that the manifest names; export the model again")
+    if bundle.has_archive:
+        from .archive import open_archive
+
+        return lower_model(open_archive(bundle, file), definition=definition)
+    return open_model(file, definition=definition)
+
+
+def _check_archdefs(bundle: Bundle | None, archdefs: Iterable[Path]) -> None:
+    """Definitions are for what is compiled yet.
+
+    Raises:
+        InputError: there are some for a bundle.
+    """
+    if bundle and tuple(archdefs):
         raise InputError(
-            f"{bundle.path}: compiled with a definition of {model.definition.name} of sha256 {wanted[:12]}, and "
-            f"{model.definition.source} has {found[:12]}; export it again, or give the old one with --archdefs DIR"
+            f"{bundle.path}: compiled with a definition already, so it takes no --archdefs; export it with them"
         )
-    return model
 
 
 def usable_cores() -> int:
@@ -185,7 +199,8 @@ def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
     chat_templates = partial(ChatTemplates.load, manifest["chat"], bundle.file)
     entries = manifest["entries"]
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
-    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled)
+    labels = tuple(manifest.get("labels", ()))
+    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled, labels)
     return Session(executor, facts, tokenizer, chat_templates)
 
 
@@ -222,5 +237,5 @@ def _on_source(
     tokenizer = partial(Tokenizer.from_metadata, model.file.metadata)
     chat_templates = partial(ChatTemplates.from_metadata, model.file.metadata)
     pooled = "encode" in graphs and graphs["encode"].results[0].type.shape[0] == 1
-    facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled)
+    facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled, model.labels)
     return Session(executor, facts, tokenizer, chat_templates)

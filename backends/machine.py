@@ -5,6 +5,7 @@ Only what a device has is used: no LLVM is asked.
 
 import functools
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from ..frontend.errors import UnsupportedError
 
 _CPUINFO = Path("/proc/cpuinfo")
+_MEMINFO = Path("/proc/meminfo")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _X86 = {
     "adx": "adx",
@@ -141,3 +143,12 @@ def best_target(targets: Mapping[str, Mapping[str, Any]], where: str, here: Mach
         raise UnsupportedError(f"{where}: compiled for {wanted}; export it with a target that this machine has")
     sign = 1 if here.features is not None else -1
     return max(able, key=lambda name: sign * len(_present(targets[name]["features"])))
+
+
+def free_memory() -> int | None:
+    """Bytes that a program may take now without making others swap; None where the system doesn't tell."""
+    try:
+        found = re.search(r"^MemAvailable: +(\d+) kB$", _MEMINFO.read_text("utf-8", "replace"), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) << 10 if found else None

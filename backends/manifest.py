@@ -61,6 +61,7 @@ _SHAPE: dict[str, Any] = {
         },
         1,
     ),
+    "labels": _Maybe(_List(str)),
     "files": _Map({"size": _Whole(), "sha256": str}),
     "parameters": _Map((_Whole(), _Whole(), _Whole())),
     "targets": _Map({"file": str, "triple": str, "features": _List(str)}, 1),
@@ -70,6 +71,8 @@ _SHAPE: dict[str, Any] = {
         "notes": _Maybe(_List(str)),
         "missing": _Maybe(str),
     },
+    "encoding": _Maybe(str),
+    "tensors": _Map({"type": str, "shape": _List(_Whole(1)), "file": _Whole(), "offset": _Whole(), "nbytes": _Whole()}),
     "weights": _List({"name": str, "size": _Whole(), "header_bytes": _Whole(), "header_sha256": str}, 1),
 }
 """Types stand for themselves, a set for one of its members, a tuple for a list of just these items."""
@@ -84,6 +87,7 @@ def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
     """The first range of bytes that the weights don't have."""
     sizes = [file["size"] for file in manifest["weights"]]
     ranges = {f"parameters[{name!r}]": place for name, place in manifest["parameters"].items()}
+    ranges |= {f"tensors[{name!r}]": (t["file"], t["offset"], t["nbytes"]) for name, t in manifest["tensors"].items()}
     ranges |= {f"weights[{n}].header_bytes": (n, 0, file["header_bytes"]) for n, file in enumerate(manifest["weights"])}
     for where, (file, offset, length) in ranges.items():
         if file >= len(sizes):

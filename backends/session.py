@@ -30,12 +30,14 @@ class Facts:
         vocabulary: number of token ids.
         entries: names of the entry points.
         pooled: whether an embedding is one row for all tokens.
+        labels: of a classifier or reranker, what the numbers of its head stand for.
     """
 
     context_length: int
     vocabulary: int
     entries: frozenset[str]
     pooled: bool
+    labels: tuple[str, ...] = ()
 
 
 class Session:
@@ -140,11 +142,11 @@ class Session:
         if kept:
             self._prefill(kept)
 
-    def embed(self, ids: Iterable[int]) -> np.ndarray:
+    def embed(self, text: str | Iterable[int]) -> np.ndarray:
         """The embedding of a text, which leaves the session's position as it is.
 
         Args:
-            ids: the token ids, special ones included.
+            text: a text, which gets the model's special tokens, or its token ids with them.
 
         Returns:
             float32 (dim,) where the model pools, else (tokens, dim); not normalised.
@@ -153,7 +155,30 @@ class Session:
             InputError: as `prefill`, for a session at its start.
             UnsupportedError: the model gives no embeddings.
         """
+        if self.facts.labels:
+            raise UnsupportedError("the model is a classifier: it gives scores of labels, no embeddings")
+        return self._encode(text)
+
+    def classify(self, text: str | Iterable[int]) -> np.ndarray:
+        """The scores of a classifier or reranker for a text, which leaves the session's position as it is.
+
+        Args:
+            text: a text, which gets the model's special tokens, or its token ids with them.
+
+        Returns:
+            float32 (labels,), what comes out of the head: no probabilities yet.
+
+        Raises:
+            InputError: as `embed`.
+            UnsupportedError: the model has no such head.
+        """
+        if not self.facts.labels:
+            raise UnsupportedError("the model has no classifier's head")
+        return self._encode(text)
+
+    def _encode(self, text: str | Iterable[int]) -> np.ndarray:
         self._need("encode")
+        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
         rows = self.executor.encode(np.asarray(self._ids(ids, 0), np.int32))
         return rows[0] if self.facts.pooled else rows
 

@@ -4,18 +4,20 @@ Every executor is fed the same ids: a prompt in one piece, then token by token w
 entry points are judged. The reference is the native backend in exact mode: float32 arithmetic on dequantized weights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ..frontend.errors import UnsupportedError
+from ..frontend.errors import GgufcError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
 from ..graph.model import Model
 from .engine import Engine
-from .llama_cpp import LlamaCpp
+from .inspect import caches_of
+from .llama_cpp import KV, LlamaCpp
 from .load import cached_bundle, load, located, lowered, usable_cores
+from .machine import free_memory
 
 TEXTS = (
     "The capital of France is Paris. It lies on the river Seine, and its oldest bridge, despite its name, is",
@@ -29,6 +31,8 @@ STEPS = 11
 """Tokens decoded after each."""
 REFERENCE = "native exact"
 TEXT, RANDOM = "text", "random ids"
+LLAMA_CPP = "llama.cpp"
+LONG_FACTORS = "rope_factors_long.weight"
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,8 @@ class Row:
     """One executor against another, over every position of every prompt.
 
     `ok` says whether the bound held; `top1_agreement` is the share of positions with the same likeliest token, and
-    `worst_margin` the largest of the reference's margins where it isn't. `ids` says what was fed: `text`, or
-    `random ids` where the model has no tokenizer that is known.
+    `worst_margin` the largest of the reference's margins where it isn't. `fed` is `text`, or `random ids` where the
+    model has no tokenizer that is known.
     """
 
     executor: str
@@ -71,9 +75,17 @@ class Row:
     top1_agreement: float
     worst_margin: float
     positions: int
-    ids: str
+    fed: str
     ok: bool
     why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rows, and what couldn't be run: for each such executor why."""
+
+    rows: tuple[Row, ...]
+    not_available: Mapping[str, str]
 
 
 def verify(
@@ -84,19 +96,19 @@ def verify(
     weights: Path | None = None,
     archdefs: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda stage: None,
-) -> tuple[Row, ...]:
+) -> Verdict:
     """Runs every executor over a bundle or a `.gguf` and compares their logits.
 
     Args:
         model: a bundle or a `.gguf`.
         threads: workers; None is one for each core.
-        llama_cpp: llama.cpp as one more.
+        llama_cpp: llama.cpp as one more; where it can't be run, the verdict says so.
         weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions.
         progress: told of each stage.
 
     Raises:
-        InputError, UnsupportedError: as `load`; UnsupportedError too where `xllamacpp` is asked for and not installed.
+        InputError, UnsupportedError: as `load`; UnsupportedError too for an encoder.
     """
     progress("reading the header")
     bundle, file = located(model, weights)
@@ -104,7 +116,7 @@ def verify(
     if opened.definition.kind != "decoder":
         raise UnsupportedError(f"{file}: {opened.definition.name} is an encoder, which verify can't compare yet")
     workers = usable_cores() if threads is None else threads
-    prompts, ids = _prompts(opened)
+    prompts, fed = _prompts(opened)
     steps = min(STEPS, opened.context_length - len(prompts[0]))
 
     def session(backend: str, exact: bool = False) -> Callable[[], Engine]:
@@ -129,14 +141,49 @@ def verify(
         ("xla", REFERENCE, EXACT),
     ]
     if llama_cpp:
-        makers["llama.cpp"] = lambda: LlamaCpp(file, workers, PROMPT_TOKENS + STEPS)
-        pairs.append(("llama.cpp", REFERENCE, JUDGE))
+        makers[LLAMA_CPP] = lambda: _llama_cpp(opened, workers, PROMPT_TOKENS + STEPS)
+        pairs.append((LLAMA_CPP, REFERENCE, JUDGE))
     logits: dict[str, np.ndarray] = {}
+    not_available: dict[str, str] = {}
     continuations: list[list[int]] = []
     for name, make in makers.items():
         progress(f"running {name}")
-        logits[name] = _run(make(), prompts, continuations, steps)
-    return tuple(compare(name, other, logits[name], logits[other], bound, ids) for name, other, bound in pairs)
+        try:
+            logits[name] = _run(make(), prompts, continuations, steps)
+        except GgufcError as error:
+            if name != LLAMA_CPP:
+                raise
+            not_available[name] = str(error)
+    rows = tuple(compare(a, b, logits[a], logits[b], bound, fed) for a, b, bound in pairs if a in logits)
+    return Verdict(rows, not_available)
+
+
+def _llama_cpp(model: Model, threads: int, positions: int) -> LlamaCpp:
+    """llama.cpp over the model.
+
+    Raises:
+        UnsupportedError: its caches would not find room; or as `LlamaCpp`.
+    """
+    context = context_as_chosen(model, positions)
+    need, free = sum(c.nbytes(c.rows or context) for c in caches_of(model, KV)), free_memory()
+    if free is not None and need > free:
+        raise UnsupportedError(
+            f"its caches of {context} tokens need {need / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+        )
+    return LlamaCpp(model.file.path, threads, context)
+
+
+def context_as_chosen(model: Model, positions: int) -> int:
+    """The shortest context of so many positions in which llama.cpp chooses the same factors of rope as the definition.
+
+    Of a file's two tables llama.cpp takes the long one where the context that it is opened with is above the trained
+    one, and definitions where the file's is. The file's own context would do, but llama.cpp fills all its caches at
+    the start: one position beyond the trained context is enough.
+    """
+    if LONG_FACTORS not in model.graph.weights():
+        return positions
+    trained = model.file.metadata_value(f"{model.definition.name}.rope.scaling.original_context_length", int)
+    return max(positions, trained + 1)
 
 
 def _prompts(model: Model) -> tuple[list[list[int]], str]:
@@ -167,9 +214,9 @@ def _run(engine: Engine, prompts: list[list[int]], continuations: list[list[int]
 
 
 def compare(
-    executor: str, against: str, logits: np.ndarray, reference: np.ndarray, bound: Bound, ids: str = TEXT
+    executor: str, against: str, logits: np.ndarray, reference: np.ndarray, bound: Bound, fed: str = TEXT
 ) -> Row:
-    """Judges logits (positions, vocabulary) by a reference's; `ids` says what was fed."""
+    """Judges logits (positions, vocabulary) by a reference's; `fed` says what was fed."""
     p, q = _log_softmax(reference), _log_softmax(logits)
     kl = (np.exp(p) * (p - q)).sum(-1)
     top = np.partition(p, -2, axis=-1)[:, -2:]
@@ -186,7 +233,7 @@ def compare(
         and figures["mean_kl"] <= bound.mean_kl
         and figures["worst_margin"] <= bound.margin
     )
-    return Row(executor, against, **figures, positions=len(same), ids=ids, ok=ok, why=bound.why)
+    return Row(executor, against, **figures, positions=len(same), fed=fed, ok=ok, why=bound.why)
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import GgufcError, InputError
+from ..frontend.models import stored_model
 from .interrupts import interrupts
 from .options import (
     backend_option,
@@ -30,6 +32,8 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from ..backends.chat import Chat
+    from ..backends.session import Session
+    from ..frontend.chat_template import ChatTemplates
 
 MOST_SAVED = 64 << 20
 QUOTES = '"""'
@@ -87,12 +91,12 @@ def chat(
 
     Sampling.of(sampling)  # before the model is opened
     options = {"max_tokens": tokens, "stop": checked_stops(stop), **sampling}
-    templates = ChatTemplates.from_file(chat_template) if chat_template else None
+    own = ChatTemplates.from_file(chat_template) if chat_template else None
     with Progress() as progress:
         session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
     for note in session.tokenizer.notes:
         tell(note)
-    talk = Chat(session, templates or session.chat_templates, template=template, variables=variables)
+    talk = Chat(session, own or _templates(session, model), template=template, variables=variables)
     if system:
         talk.set_system(system)
     terminal = sys.stdin.isatty()
@@ -107,6 +111,15 @@ def chat(
             if not terminal:
                 raise
             click.echo(f"ggufc: {printable(str(error))}", err=True)
+
+
+def _templates(session: "Session", model: Path) -> "ChatTemplates":
+    """The model's templates; Ollama's own, which is no jinja2, is named where there is no other."""
+    templates = session.chat_templates
+    stored = None if templates.sources else stored_model(model)
+    if not stored or not stored.template:
+        return templates
+    return replace(templates, missing=f"{templates.missing}, and Ollama's ({stored.template}) is in Go's language")
 
 
 class _Room:
@@ -149,7 +162,7 @@ class _Room:
 
     def _answer(self, words: str) -> None:
         written = ""
-        with _Stop() as stop:
+        with _Stop(sys.stdin.isatty()) as stop:
             for piece in self._talk.say(words, interrupted=stop.asked, **self._options):
                 written += piece
                 if not self._as_json:
@@ -213,9 +226,10 @@ class _Room:
 
 
 class _Stop:
-    """Ctrl-C while an answer comes: the first one ends the answer, a second one the program."""
+    """Ctrl-C while an answer comes: of a person's the first one ends the answer and a second one the program."""
 
-    def __init__(self) -> None:
+    def __init__(self, person: bool) -> None:
+        self._person = person
         self._count = 0
 
     def asked(self) -> bool:
@@ -224,7 +238,7 @@ class _Stop:
 
     def __enter__(self) -> "_Stop":
         self._handler = signal.getsignal(signal.SIGINT)
-        if self._handler is not signal.SIG_IGN:
+        if self._person and self._handler is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, self._note)
         return self
 

@@ -49,12 +49,15 @@ def decide(
 ) -> None:
     """Answer QUESTION with yes or no, one of some options, or a rating, each with its probability.
 
+    A model that generates text is asked, and read by the probabilities of its next words. Of a classifier QUESTION is
+    the text, and the answers are its labels; a reranker says whether the file answers QUESTION.
+
     \b
     Example: ggufc decide gemma/ "Is a whale a fish?"
              ggufc decide gemma/ "What is this about?" -o sports -o politics -o science -f article.txt
              ggufc decide gemma/ "How friendly is this letter?" --rating 1-5 -f letter.txt --json
     """
-    from ..backends.decide import YES_NO
+    from ..backends.decide import YES_NO, classify
     from ..backends.decide import decide as choose
     from ..backends.load import load
     from ..frontend.chat_template import ChatTemplates
@@ -68,9 +71,14 @@ def decide(
         session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
     for note in session.tokenizer.notes:
         tell(note)
-    decision = choose(
-        session, question, options, material=material, templates=templates, template=template, variables=variables
-    )
+    if session.facts.labels:
+        if given or rating:
+            raise InputError(f"the model has its own answers: {', '.join(session.facts.labels)}; give no others")
+        decision = classify(session, question, material)
+    else:
+        decision = choose(
+            session, question, options, material=material, templates=templates, template=template, variables=variables
+        )
     rows = list(zip(decision.options, decision.probabilities, decision.logprobs, strict=True))
     if as_json:
         report: dict[str, Any] = {

@@ -14,10 +14,31 @@ from .progress import Progress
 @model_argument
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The bundle to write or replace.")
 @kv_option
+@click.option(
+    "--weights",
+    type=click.Choice(["gguf", "irpa", "f32", "bf16", "int8"]),
+    default="gguf",
+    show_default=True,
+    help="Where the weights are: in the GGUF, or all in one archive that IREE's own tools load, as they are (irpa) or "
+    "with every matrix encoded anew.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="NAME",
+    help="Leave this matrix as it is, such as token_embd.weight or '*ffn_down*'; may be given several times.",
+)
 @click.option("--copy-weights", is_flag=True, help="Put the weights into the bundle, so that it can be moved alone.")
 @common_options
 def export(
-    model: Path, output: Path, kv: str | None, copy_weights: bool, archdefs: tuple[Path, ...], as_json: bool
+    model: Path,
+    output: Path,
+    kv: str | None,
+    weights: str,
+    keep: tuple[str, ...],
+    copy_weights: bool,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Compile MODEL into the bundle DIR.
 
@@ -25,12 +46,23 @@ def export(
     Example: ggufc export gemma.gguf -o gemma/
              ggufc export gemma3:270m -o gemma/ --kv f16
              ggufc export ggml-org/gemma-3-270m-GGUF:Q8_0 -o gemma/ --copy-weights
+             ggufc export gemma.gguf -o gemma/ --weights int8 --keep token_embd.weight
     """
     from ..backends.export import export as write
+    from ..backends.stock_tools import commands
 
     start = perf_counter()
     with Progress() as progress:
-        bundle = write(model, output, kv=kv, copy_weights=copy_weights, archdefs=archdefs, progress=progress)
+        bundle = write(
+            model,
+            output,
+            kv=kv,
+            weights=weights,
+            keep=keep,
+            copy_weights=copy_weights,
+            archdefs=archdefs,
+            progress=progress,
+        )
     manifest = bundle.manifest
     said = manifest["tokenizer"]
     for note in (*said.get("notes", ()), *([f"{said['missing']}: it runs on ids"] if "missing" in said else [])):
@@ -42,13 +74,16 @@ def export(
         "kv": manifest["kv"],
         "files": {name: entry["size"] for name, entry in manifest["files"].items()},
         "weights": manifest["weights"],
+        "encoding": weights,
+        "commands": commands(bundle) if bundle.has_archive else {},
         "seconds": perf_counter() - start,
     }
     if as_json:
         print_json(report)
         return
     size = sum(file["size"] for file in manifest["weights"])
-    held = "copied" if copy_weights else f"linked to {model}"
+    linked = "copied" if copy_weights else f"linked to {model}"
+    held = f"{bundle.weight_files[0]}, {weights}" if bundle.has_archive else linked
     print_table(
         [(name, size_text(size)) for name, size in report["files"].items()]
         + [
@@ -56,3 +91,5 @@ def export(
             ("bundle", str(bundle.path)),
         ]
     )
+    for line in report["commands"].values():
+        click.echo(line)

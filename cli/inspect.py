@@ -10,6 +10,8 @@ from ..frontend.errors import InputError
 from .options import common_options, kv_option, model_argument, weights_option
 from .output import parameter_text, print_json, print_table, size_text, stream_text
 
+NOTHING_UNREAD = ("not read", "nothing")
+
 
 @click.command(short_help="Show what MODEL is and what it costs.")
 @model_argument
@@ -47,15 +49,16 @@ def inspect(
     if arch and graph:
         raise InputError("give one of --graph and --arch")
     bundle, file = located(model, weights_file)
-    opened = lowered(bundle, file, archdefs)
+    opened = lowered(bundle, file, archdefs, all_read=not arch)
+    if arch:
+        made = outline(opened.definition, opened)
+        print_json(made) if as_json else _print_outline(made)
+        opened.check_read()
+        return
     kv_type: str = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv)
     if graph:
         text = print_graph(entry_graph(opened, graph, kv_type))
         print_json({"graph": text}) if as_json else stream_text(text)
-        return
-    if arch:
-        made = outline(opened.definition, opened)
-        print_json(made) if as_json else _print_outline(made)
         return
     found = describe(opened, kv_type)
     if bundle:
@@ -66,21 +69,15 @@ def inspect(
     if as_json:
         print_json(found)
         return
-    tensors, cache = found["tensors"], found["cache"]
     rows = [
         ("name", found["name"]),
         ("architecture", f"{found['architecture']} ({found['definition']['source']})"),
-        ("layers", ", ".join(f"{count} {kind}" for kind, count in found["layers"].items())),
+        ("layers", ", ".join(f"{count} {kind}".rstrip() for kind, count in found["layers"].items())),
         ("context", f"{found['context_length']} tokens"),
         ("vocabulary", f"{found['vocabulary']} tokens"),
         ("file", size_text(found["file_bytes"])),
-        *((f"{t} tensors", f"{n['tensors']}, {size_text(n['bytes'])}") for t, n in tensors["types"].items()),
-        (
-            f"{cache['kv']} cache",
-            f"{size_text(cache['bytes_per_token'])} per token, "
-            f"{size_text(cache['bytes_per_token_past_windows'])} past the windows",
-        ),
-        ("read per token", f"{size_text(found['decode_bytes']['weights'])} of weights"),
+        *((f"{t} tensors", f"{n['tensors']}, {size_text(n['bytes'])}") for t, n in found["tensors"]["types"].items()),
+        *(_costs_of_a_token(found) if found["kind"] == "decoder" else []),
         *((name, parameter_text(value)) for name, value in found["hyperparameters"].items()),
     ]
     if bundle:
@@ -89,6 +86,17 @@ def inspect(
             for name, size in found["bundle"]["files"].items()
         ]
     print_table(rows)
+
+
+def _costs_of_a_token(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a token of a decoder takes and reads."""
+    cache = found["cache"]
+    grows = f"{size_text(cache['bytes_per_token'])} per token"
+    past = f"{size_text(cache['bytes_per_token_past_windows'])} past the windows"
+    return [
+        (f"{cache['kv']} cache", f"{grows}, {past}"),
+        ("read per token", f"{size_text(found['decode_bytes']['weights'])} of weights"),
+    ]
 
 
 def _print_outline(made: dict[str, Any]) -> None:
@@ -106,7 +114,19 @@ def _print_outline(made: dict[str, Any]) -> None:
         step = " ".join((f"{entry['result']} = {entry['operation']}", *entry["tensors"]))
         rows.append((entry["line"], entry["section"], f"{step}: {made_of}"))
     print_table([(f"{line:4}  {section}", text) for line, section, text in rows])
-    print_table([("not read", name) for name in [*made["ignored"], *made["unread"]]] or [("not read", "nothing")])
+    print_table(
+        [
+            *(("ignored", kind) for kind in _kinds(made["ignored"])),
+            *([("not read", text) for text in (*_kinds(made["unread_tensors"]), *made["unread"])] or [NOTHING_UNREAD]),
+        ]
+    )
+
+
+def _kinds(names: Sequence[str]) -> list[str]:
+    """Tensors in short, with the number of those that are alike."""
+    from ..graph.model import kinds_of
+
+    return [f"{kind} x{count}" if count > 1 else kind for kind, count in kinds_of(names).items()]
 
 
 def _ranges(numbers: Sequence[int]) -> str:

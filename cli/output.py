@@ -45,7 +45,7 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
     """Labels and values, aligned."""
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
-        stream_text(f"{printable(label):{width}}  {printable(value)}\n")
+        stream_text(f"{printable(label):{width}}  {printable(value)}".rstrip() + "\n")
 
 
 def print_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

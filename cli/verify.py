@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from ..frontend.errors import UnsupportedError
 from .options import against_option, common_options, model_argument, threads_option, weights_option
-from .output import print_columns, print_json
+from .output import print_columns, print_json, printable, stream_text
 from .progress import Progress
 
 
@@ -25,7 +26,7 @@ def verify(
     archdefs: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Hold the executors of MODEL against each other; exit code 1 when two disagree.
+    """Hold the executors of MODEL against each other; exit code 1 when two disagree, 3 when llama.cpp can't be run.
 
     The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
     wherever another token is likeliest: XLA 1e-5 and 0.02 nats (the same arithmetic; no logit differs by more than
@@ -38,7 +39,7 @@ def verify(
     from ..backends.verify import verify as run_checks
 
     with Progress() as progress:
-        rows = run_checks(
+        verdict = run_checks(
             model,
             threads=threads,
             llama_cpp=against is not None,
@@ -46,9 +47,10 @@ def verify(
             archdefs=archdefs,
             progress=progress,
         )
+    rows, missing = verdict.rows, verdict.not_available
     ok = all(row.ok for row in rows)
     if as_json:
-        print_json({"ok": ok, "rows": [dataclasses.asdict(row) for row in rows]})
+        print_json({"ok": ok, "rows": [dataclasses.asdict(row) for row in rows], "not_available": dict(missing)})
     else:
         print_columns(
             ("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", ""),
@@ -59,10 +61,12 @@ def verify(
                     f"{r.max_abs:.1e}",
                     f"{r.mean_kl:.1e}",
                     f"{r.top1_agreement:.3f}",
-                    r.ids,
+                    r.fed,
                     "ok" if r.ok else f"FAILED: {r.why}",
                 )
                 for r in rows
             ],
         )
-    sys.exit(0 if ok else 1)
+        for name, why in missing.items():
+            stream_text(f"{name} is not available: {printable(why)}\n")
+    sys.exit(1 if not ok else UnsupportedError.exit_code if missing else 0)

@@ -162,6 +162,7 @@ class ArchDef:
     embedding: tuple[Step, ...]  # in the epilogue's place where an embedding is wanted; none: the model gives none
     ignore: tuple[TensorRef, ...]
     words: int  # of the text, comments left out: what bounds the work of a layer
+    text: str = field(repr=False)
     sha256: str
     source: str
 
@@ -193,6 +194,9 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 _SPACE = re.compile(r"[ \t]*")
+_PLACEHOLDER = re.compile(r"\.?(\{[^\s{},]*\}?)")
+_INVISIBLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Controls, line ends that are none here, and what turns the direction of writing: a text is to be what it looks."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,8 @@ class _Line:
         self.at = 0
 
     def _scan(self, text: str) -> Iterator[_Token]:
+        if hidden := _INVISIBLE.search(text):
+            raise self.error(f"a control character, {hidden.group()!r}", hidden.start() + 1)
         at = 0
         while True:
             space = _SPACE.match(text, at)
@@ -236,6 +242,11 @@ class _Line:
                 yield _Token("end", "end of line", at + 1)
                 return
             match = _TOKEN.match(text, at)
+            if not match and (braces := _PLACEHOLDER.match(text, at)):
+                message = (
+                    f"{braces[1]!r} is unknown: the layer is {{i}}, a part between dots, as in blk.{{i}}.attn_q.weight"
+                )
+                raise self.error(message, braces.start(1) + 1)
             if not match:
                 raise self.error(f"character {text[at]!r} has no meaning here", at + 1)
             if len(match.group()) > MAX_NAME:
@@ -437,8 +448,8 @@ def _step(line: _Line, tensor_names: set[str]) -> Step:
         if values or tensors or attributes or shape:
             line.expect(",", "between arguments")
         if line.take("["):
-            if not signature.shaped:
-                raise line.error(f"{signature.name} takes no shape")
+            if not signature.shaped or shape:
+                raise line.error(f"{signature.name} takes no {'second ' if shape else ''}shape")
             dims = [_expression(line)]
             while line.take(","):
                 dims.append(_expression(line))
@@ -544,8 +555,9 @@ def read(path: Path) -> ArchDef:
 class _Parser:
     """Takes a definition apart into sections and keeps what each line gave."""
 
-    ONCE = ("parameters", "prologue", "epilogue", "embedding", "ignore")
-    SECTIONS = (*ONCE, "layers", "block")
+    SAID = ("arch", "kind")
+    SECTIONS = ("parameters", "prologue", "epilogue", "embedding", "ignore", "layers", "block")
+    ONCE = (*SAID, *SECTIONS[:5])
 
     def __init__(self, text: str, source: str) -> None:
         self.text, self.source = text, source
@@ -559,7 +571,7 @@ class _Parser:
         self.section: str | None = None
         self.first_line: dict[str, int] = {}
         self.parameter_line: dict[str, int] = {}
-        self.kind_names: set[str] = set()
+        self.kind_line: dict[str, int] = {}
         self.tensor_names: set[str] = set()  # under which layer kinds give tensors
         self.entries = self.words = 0
 
@@ -586,6 +598,10 @@ class _Parser:
 
     def _heading(self, line: _Line) -> None:
         token = line.word("a section")
+        if token.text in self.ONCE and token.text in self.first_line:
+            what = f"line '{token.text}'" if token.text in self.SAID else f"section '{token.text}'"
+            raise line.error(f"a second {what}; the first is in line {self.first_line[token.text]}", token.column)
+        self.first_line.setdefault(token.text, line.number)
         if token.text == "arch":
             self._arch(line)
         elif token.text == "kind":
@@ -593,7 +609,7 @@ class _Parser:
         elif token.text in self.SECTIONS:
             self._section(token, line)
         else:
-            choices = ("arch", "kind", *self.SECTIONS)
+            choices = (*self.SAID, *self.SECTIONS)
             message = f"no section {token.text!r}; lines of a section are indented{nearest(token.text, choices)}"
             raise line.error(message, token.column)
         line.end()
@@ -614,10 +630,6 @@ class _Parser:
         self.kind = "decoder" if token.text == "decoder" else "encoder"
 
     def _section(self, token: _Token, line: _Line) -> None:
-        if token.text in self.ONCE and token.text in self.first_line:
-            first = self.first_line[token.text]
-            raise line.error(f"a second section '{token.text}'; the first is in line {first}", token.column)
-        self.first_line.setdefault(token.text, line.number)
         self.section = token.text
         if token.text == "layers":
             self.layer_kinds.append([])
@@ -625,9 +637,11 @@ class _Parser:
             kinds: list[str] = []
             while line.peek.kind == "word":
                 kind = line.next()
-                if kind.text not in self.kind_names:
-                    hint = nearest(kind.text, self.kind_names)
+                if kind.text not in self.kind_line:
+                    hint = nearest(kind.text, self.kind_line)
                     raise line.error(f"no layer kind {kind.text!r}{hint}", kind.column)
+                if kind.text in kinds:
+                    raise line.error(f"{kind.text!r} is named twice", kind.column)
                 kinds.append(kind.text)
             self.blocks.append((tuple(kinds), []))
 
@@ -660,13 +674,13 @@ class _Parser:
 
     def _add_layer_kind(self, line: _Line) -> None:
         kind = _layer_kind(line)
-        if kind.name in self.kind_names:
-            raise line.error(f"a second kind {kind.name!r}", 1)
+        if kind.name in self.kind_line:
+            raise line.error(f"a second kind {kind.name!r}; the first is in line {self.kind_line[kind.name]}", 1)
         choice = self.layer_kinds[-1]
         if choice and not choice[-1].conditions:
             raise line.error("no kind can follow 'otherwise', which takes every layer that is left", 1)
         choice.append(kind)
-        self.kind_names.add(kind.name)
+        self.kind_line[kind.name] = kind.line
         self.tensor_names.update(name for name, value in kind.values if isinstance(value, TensorRef))
 
     # ------------------------------------------------------------------------------------------ the end
@@ -712,6 +726,7 @@ class _Parser:
             tuple(self.steps["embedding"]),
             tuple(self.ignore),
             self.words,
+            self.text,
             hashlib.sha256(self.text.encode()).hexdigest(),
             self.source,
         )

@@ -26,6 +26,8 @@ FILE = "chat_template.jinja"
 DEFAULT = "default"
 TOOL_USE = "tool_use"
 """The name of the template for conversations with tools, where a model has a second one for them."""
+RERANK = "rerank"
+"""The name of the template of rerankers: text with `{query}` and `{document}`, no jinja2 (llama.cpp's server)."""
 SECONDS, SECONDS_PER_MESSAGE = 1.5, 0.01
 """Processor time of a rendering; some milliseconds are usual, and some templates look back from each message."""
 MEMORY = 192 << 20
@@ -236,6 +238,19 @@ class ChatTemplates:
         if len(request) > MOST_REQUEST:
             raise InputError(f"a conversation of {len(request)} bytes; at most {MOST_REQUEST} are rendered")
         return Prompt(marker.barred(_render(request)), start)
+
+    def pair(self, query: str, document: str, tokenizer: ChatTokenizer) -> Prompt | None:
+        """The text that a reranker's own template, which has their places in braces, makes of a question and what may
+        answer it; None where the model has no such template."""
+        source = self.sources.get(RERANK)
+        if source is None:
+            return None
+        values = {"query": query, "document": document}
+        everything = json.dumps([source, values], ensure_ascii=False)
+        start, end = _free_marks(everything)
+        marker = _Marker(tokenizer.control_texts, everything, start, end)
+        marked = re.sub(r"\{(query|document)\}", lambda place: marker.mark(values[place[1]]), source)
+        return Prompt(marker.barred(marked), start)
 
 
 _OWN = ("bos_token", "eos_token", "add_generation_prompt")

@@ -1,4 +1,4 @@
-"""The tensor types of a GGUF file: how many elements and bytes one block holds.
+"""The tensor types of a GGUF file, and one more of ours: how many elements and bytes one block holds.
 
 Ids and block sizes are those of ggml (`enum ggml_type` in ggml.h, the block structs in ggml-common.h).
 """
@@ -13,16 +13,20 @@ from .errors import UnsupportedError
 
 @dataclass(frozen=True)
 class GgmlType:
-    """A tensor type. A row is a sequence of blocks; a plain type such as f32 has blocks of one element."""
+    """A tensor type. A row is a sequence of blocks; a plain type such as f32 has blocks of one element.
+
+    `head_bytes` stand before the blocks of each row; ggml's own types have none.
+    """
 
     name: str
     id: int
     block_elements: int
     block_bytes: int
+    head_bytes: int = 0
 
-    def nbytes(self, elements: int) -> int:
-        """Bytes of `elements` elements, a multiple of `block_elements`."""
-        return elements // self.block_elements * self.block_bytes
+    def nbytes(self, elements: int, rows: int = 1) -> int:
+        """Bytes of `rows` rows of `elements` elements each, a multiple of `block_elements`."""
+        return rows * (self.head_bytes + elements // self.block_elements * self.block_bytes)
 
 
 TYPES: tuple[GgmlType, ...] = tuple(
@@ -67,6 +71,10 @@ TYPES: tuple[GgmlType, ...] = tuple(
 )
 """Every type that ggml has today."""
 
+INT8 = GgmlType("int8", -1, 32, 32, head_bytes=4)
+"""Of re-encoded weights, and of no GGUF: a row is a little-endian float32 scale and then a signed byte for each of its
+elements, which is worth scale * byte. Kernels take 32 at a time."""
+
 # Ids that files once had and ggml no longer reads: the first K ancestors and the types repacked ahead of time.
 _REMOVED = {
     4: "q4_2",
@@ -83,7 +91,7 @@ _REMOVED = {
 _ACTIVATION_ONLY = frozenset({"q8_1", "q8_k"})
 
 BY_ID: Mapping[int, GgmlType] = MappingProxyType({t.id: t for t in TYPES})
-BY_NAME: Mapping[str, GgmlType] = MappingProxyType({t.name: t for t in TYPES})
+BY_NAME: Mapping[str, GgmlType] = MappingProxyType({t.name: t for t in (*TYPES, INT8)})
 
 
 def by_id(type_id: int) -> GgmlType:

@@ -86,6 +86,8 @@ class Part:
     size: int
     data_offset: int
     """Where the header, padded, ends and the data begins."""
+    keys_end: int
+    """Where the keys end and the tensor table begins."""
     mapping: mmap.mmap = field(repr=False)
 
     def header_sha256(self) -> str:
@@ -136,6 +138,12 @@ class GgufFile:
             raise InputError(f"{_shown(self.path)}: there is no tensor {quoted(name)}{_near(name, self.tensors)}")
         info = self.tensors[name]
         return np.frombuffer(self.parts[info.part].mapping, np.uint8, info.nbytes, info.offset)
+
+    def metadata_bytes(self) -> bytes:
+        """The keys, as they are, as a GGUF without tensors."""
+        head, tensor_count = 8, 8  # magic and version, then the count that becomes 0
+        mapping = self.parts[0].mapping
+        return mapping[:head] + bytes(tensor_count) + mapping[head + tensor_count : self.parts[0].keys_end]
 
     def header_sha256(self) -> str:
         """Tells metadata, names, shapes and places: the sha256, in hex, of the header, or of several headers' own."""
@@ -188,6 +196,14 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
     except BaseException:
         first.close()
         raise
+
+
+def read_metadata(path: Path) -> GgufFile:
+    """A file by itself, whatever it says of others: what `GgufFile.metadata_bytes` gave.
+
+    Raises InputError and UnsupportedError as `read_gguf`.
+    """
+    return _read_file(path)
 
 
 def _joined(first: GgufFile) -> GgufFile:
@@ -295,6 +311,7 @@ def _read(path: Path, mapping: mmap.mmap) -> GgufFile:
         if count > _MAX_TABLE:
             cursor.fail(f"the header says {count} {what}, which is more than {_MAX_TABLE}")
     metadata = _read_metadata(cursor, key_count)
+    keys_end = cursor.position
     alignment = _alignment(path, metadata)
     table = [_read_tensor(cursor, number) for number in range(tensor_count)]
     # A file without tensors (a vocabulary) need not be padded.
@@ -306,7 +323,7 @@ def _read(path: Path, mapping: mmap.mmap) -> GgufFile:
         tensors[info.name] = TensorInfo(info.name, info.type, info.shape, data_offset + info.offset, info.nbytes)
     _check_places(path, tensors.values(), data_offset, alignment, size)
     owned = {key: _owned(value) for key, value in metadata.items()}
-    part = Part(path, size, data_offset, mapping)
+    part = Part(path, size, data_offset, keys_end, mapping)
     return GgufFile(path, version, alignment, MappingProxyType(owned), MappingProxyType(tensors), (part,))
 
 

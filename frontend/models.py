@@ -68,6 +68,9 @@ def find_model(name: Path | str | bytes) -> Path:
         raise InputError(f"{found[0].name}: {found[0].fault}")
     if found:
         return found[0].path
+    if path.is_dir():
+        held = _listed([p.name for p in local_models(path)])
+        raise InputError(f"{path}: is a directory without {MANIFEST}, so no bundle; it holds {held or 'no model'}")
     if os.path.lexists(path) or path.name.endswith(".gguf") or path.is_absolute() or text.startswith((".", "~")):
         return path  # whoever reads it says what is wrong with it
     raise InputError(_miss(text, path, places))

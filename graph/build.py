@@ -5,17 +5,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..frontend.archdef import ArchDef, Expression, Name, Reference, Step, TensorRef, nearest
-from ..frontend.errors import InputError, UnsupportedError
+from ..frontend.errors import UnsupportedError
 from ..frontend.gguf import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.operations import OPERATIONS, WHOLE
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
-from .ops import MAX_WHOLE, WEIGHT_TYPES, RuleError, infer
+from .ops import MAX_WHOLE, OWN_TYPES, WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
 from .verify import verify
 
 MAX_OPS = 2**16
 """Operations of a graph, some ten times those of the largest models."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A graph, and the tensors of the file that no step reads though they are neither ignored nor of further blocks."""
+
+    graph: Graph
+    unread: tuple[str, ...]
 
 
 def build(
@@ -24,7 +32,7 @@ def build(
     tensors: Mapping[str, TensorInfo],
     path: str,
     embedding: bool = False,
-) -> Graph:
+) -> Built:
     """The graph `@forward(%tokens: i32[T]) -> f32[T, vocabulary]`, or of what else the definition ends with.
 
     Args:
@@ -35,8 +43,7 @@ def build(
         embedding: end with the definition's section `embedding` instead of its epilogue.
 
     Raises:
-        InputError: a step reads a name before it is set, a tensor is missing or has another shape than the step wants,
-            the file has tensors that the definition never touches.
+        InputError: a step reads a name before it is set, a tensor is missing or has another shape than the step wants.
         UnsupportedError: a tensor has a type that this build can't compute with.
     """
     builder = _Builder(definition, tensors, path)
@@ -52,10 +59,9 @@ def build(
         builder.vanished &= lost_before
     end = definition.embedding if embedding else definition.epilogue
     builder.steps(end, _Scope("embedding" if embedding else "epilogue", scalars))
-    if not embedding:
-        builder.check_untouched(len(hyperparameters.layers), hyperparameters.blocks)
     result = builder.names[end[-1].result]
-    return verify(Graph("forward", (builder.tokens,), tuple(builder.ops), (result,)))
+    graph = verify(Graph("forward", (builder.tokens,), tuple(builder.ops), (result,)))
+    return Built(graph, builder.untouched(len(hyperparameters.layers), hyperparameters.blocks))
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class _Builder:
     def _weight(self, first: str, present: str) -> Weight:
         tensor = self.tensors[present]
         self.touched.add(present)
-        if tensor.type.name not in WEIGHT_TYPES:
+        if tensor.type.name not in (*WEIGHT_TYPES, *OWN_TYPES):
             raise UnsupportedError(
                 f"{self.path}: tensor {present!r} has type {tensor.type.name}, which this build can't compute with; "
                 f"it can {', '.join(WEIGHT_TYPES)}"
@@ -219,20 +225,14 @@ class _Builder:
         value = self._scalar(expression, scope, where)
         return value if isinstance(value, str) else whole(value)
 
-    def check_untouched(self, layers: int, blocks: int) -> None:
-        """A tensor that no step reads would be left out of the result in silence, so it is refused; those of blocks
-        that the definition doesn't run are not."""
+    def untouched(self, layers: int, blocks: int) -> tuple[str, ...]:
+        """The tensors that no step reads: those of the section `ignore`, and of blocks that the definition doesn't run,
+        aside."""
         ignorable = {
             name.replace("{i}", str(i)) for ref in self.definition.ignore for name in ref.names for i in range(layers)
         }
         read = self.touched | ignorable
-        rest = [name for name in self.tensors if name not in read and not layers <= _block(name) < blocks]
-        if rest:
-            more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
-            raise InputError(
-                f"{self.path}: tensor {rest[0]!r}{more} is in the file, but {self.definition.source} never reads it: "
-                "the definition is for another model, or the tensor belongs in its section 'ignore'"
-            )
+        return tuple(name for name in self.tensors if name not in read and not layers <= _block(name) < blocks)
 
 
 def _block(tensor: str) -> int:

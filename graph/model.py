@@ -1,16 +1,21 @@
 """A model as the compiler sees it: the file, its definition, its numbers, and the graph of a run without a cache."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..frontend.archdef import ArchDef
 from ..frontend.definitions import find
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf import GgufFile, quoted, read_gguf
 from ..frontend.hyperparameters import Hyperparameters, evaluate
 from .build import build
 from .ir import Graph
+
+MOST_NAMED = 8
+"""Kinds of tensors that a message names."""
+_BLOCK = re.compile(r"^blk\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,42 @@ class Model:
     embedding: Graph | None
     """The run that ends in an embedding, of encoders and of decoders whose file says how to pool."""
     context_length: int
+    unread: tuple[str, ...] = ()
+    """Tensors of the file that the definition neither reads nor ignores."""
+
+    def check_read(self) -> None:
+        """What no step reads would be left out of the result in silence.
+
+        Raises:
+            UnsupportedError: there are such tensors; it names their kinds.
+        """
+        if not self.unread:
+            return
+        named = [f"{kind!r} ({count})" if count > 1 else repr(kind) for kind, count in kinds_of(self.unread).items()]
+        listed = ", ".join(named[:MOST_NAMED])
+        if len(named) > MOST_NAMED:
+            listed += f" and {len(named) - MOST_NAMED} more kinds"
+        one = len(self.unread) == 1
+        raise UnsupportedError(
+            f"{self.file.path}: {'tensor' if one else 'tensors'} {listed} {'is' if one else 'are'} in the file, but "
+            f"{self.definition.source} never reads {'it' if one else 'them'}: the definition is for another model, or "
+            f"{'the tensor belongs' if one else 'the tensors belong'} in its section 'ignore'"
+        )
 
     @property
     def vocabulary(self) -> int:
         """Number of token ids: the rows of the table that is read first."""
         return next(int(op.weights[0].type.shape[0]) for op in self.graph.ops if op.name == "embed")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the numbers of a classifier's or reranker's head stand for, where the embedding ends in one; else ()."""
+        if not self.embedding or _pooling(self.file, self.definition.name) != RANK:
+            return ()
+        given = self.file.metadata.get(f"{self.definition.name}.classifier.output_labels")
+        count = int(self.embedding.results[0].type.shape[-1])
+        named = given if isinstance(given, list | tuple) and len(given) == count else range(count)
+        return tuple(str(label).encode("utf-8", "replace").decode() for label in named)
 
     @property
     def name(self) -> str:
@@ -37,27 +73,60 @@ class Model:
         return given if isinstance(given, str) and given else self.file.path.stem
 
 
-def open_model(path: Path, archdefs: Iterable[Path] = ()) -> Model:
+def kinds_of(names: Iterable[str]) -> dict[str, int]:
+    """How many tensors there are of each kind: of the same name in several blocks, as `blk.*.attn_q.weight`, or one."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(_BLOCK.sub("blk.*.", name), []).append(name)
+    return {kind if len(found) > 1 else found[0]: len(found) for kind, found in kinds.items()}
+
+
+def open_model(
+    path: Path, archdefs: Iterable[Path] = (), definition: ArchDef | None = None, *, all_read: bool = True
+) -> Model:
     """Reads a GGUF's header and lowers its architecture.
+
+    Args:
+        path: the model; of a split one the first file.
+        archdefs: directories of definitions that go before the shipped ones.
+        definition: taken instead of the one that is found by the file's architecture.
+        all_read: refuse a file with tensors that the definition doesn't read; otherwise they are in `Model.unread`.
 
     Raises:
         InputError: the file or a definition is damaged, or they don't fit each other.
-        UnsupportedError: no definition, or a tensor type that can't be computed with.
+        UnsupportedError: no definition, tensors that it doesn't read, or of a type that can't be computed with.
     """
-    file = read_gguf(path)
+    return lower_model(read_gguf(path), archdefs, definition, all_read=all_read)
+
+
+def lower_model(
+    file: GgufFile, archdefs: Iterable[Path] = (), definition: ArchDef | None = None, *, all_read: bool = True
+) -> Model:
+    """Lowers the architecture of a file that was read; otherwise as `open_model`.
+
+    Raises:
+        InputError, UnsupportedError: as `open_model`.
+    """
+    path = file.path
     architecture = file.metadata_value("general.architecture", str)
-    definition = find(architecture, archdefs)
+    definition = definition or find(architecture, archdefs)
     hyperparameters = evaluate(definition, file.metadata, lambda name: name in file.tensors, str(path))
-    graph = build(definition, hyperparameters, file.tensors, str(path))
+    built = build(definition, hyperparameters, file.tensors, str(path))
     pooled = definition.embedding and _pooling(file, architecture)
-    embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True) if pooled else None
+    embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True).graph if pooled else None
     context = file.metadata_value(f"{architecture}.context_length", int)
     if not 0 < context < 2**31:
         raise InputError(f"{path}: key {quoted(f'{architecture}.context_length')} is {context}, wanted above 0")
-    model = Model(
-        file, definition, hyperparameters, graph, graph if definition.kind == "encoder" else embedding, context
-    )
+    embedding = built.graph if definition.kind == "encoder" else embedding
+    model = Model(file, definition, hyperparameters, built.graph, embedding, context, built.unread)
+    if all_read:
+        model.check_read()
     _check_tables(model)
+    if any(name.startswith("cls.") for name in file.tensors) != bool(model.labels):
+        raise UnsupportedError(
+            f"{path}: pooling type {_pooling(file, architecture)} {'without' if model.labels else 'and'} the tensors "
+            f"of a classifier's head (cls.*), which go with type {RANK} alone"
+        )
     return model
 
 
@@ -80,6 +149,10 @@ def _check_tables(model: Model) -> None:
                     f"{path}: tensor {quoted(weight.name)} has {weight.type.shape[0]} positions, "
                     f"wanted {model.context_length} as the context is long"
                 )
+
+
+RANK = 4
+"""The pooling type of classifiers and rerankers, by llama.cpp's enum."""
 
 
 def _pooling(file: GgufFile, architecture: str) -> int:

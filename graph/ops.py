@@ -19,6 +19,8 @@ WEIGHT_TYPES = (
     *("iq4_nl", "iq4_xs", "mxfp4", "tq1_0", "tq2_0"),
 )
 """The GGML types that every backend computes with."""
+OWN_TYPES = ("int8",)
+"""Those that no GGUF has, of re-encoded weights."""
 
 
 GATES = ("gelu", "silu", "relu", "tanh")

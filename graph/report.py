@@ -15,7 +15,8 @@ def outline(definition: ArchDef, model: Model) -> dict[str, Any]:
         `source`, `sha256`, `architecture` and `kind`; `parameters` with their values (a list: one for each layer);
         `layer_kinds` with the numbers of the layers that are of each; `steps` with their tensors, the number of
         operations that were made of each and the type of the first one's result (null: the step vanished, or is only
-        another name); `ignored`, the tensors of the file that no step reads; `unread`, the lines of `report`.
+        another name); `ignored`, the tensors of the file that the definition leaves out, and `unread_tensors`, those
+        that it doesn't know; `unread`, the lines of `report`.
     """
     return {
         "source": definition.source,
@@ -33,7 +34,8 @@ def outline(definition: ArchDef, model: Model) -> dict[str, Any]:
             for kind in choice
         ],
         "steps": list(_outlined_steps(definition, model)),
-        "ignored": sorted(model.file.tensors.keys() - _tensors_read(model)),
+        "ignored": sorted(model.file.tensors.keys() - _tensors_read(model) - set(model.unread)),
+        "unread_tensors": list(model.unread),
         "unread": report(definition, model),
     }
 

@@ -5,11 +5,16 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from .tiny_models import tiny_gemma3
 
 # A run in the background is started with interrupts ignored, which every process that a test starts would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more of a busy machine than of the code.
+settings.register_profile("ggufc", deadline=None)
+settings.load_profile("ggufc")
 
 
 @pytest.fixture(scope="session")

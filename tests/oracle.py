@@ -24,7 +24,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Ll
 from gguf.quants import dequantize
 
 KV_TYPES = {"f32": GGMLQuantizationType.F32, "f16": GGMLQuantizationType.F16}
-POOLINGS = {"none": 0, "mean": 1, "cls": 2, "last": 3}  # enum llama_pooling_type
+POOLINGS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}  # enum llama_pooling_type
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float32]
@@ -91,6 +91,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function -> (result, 
     "llama_model_free": (None, (_HANDLE,)),
     "llama_model_get_vocab": (_HANDLE, (_HANDLE,)),
     "llama_model_n_embd_out": (_INT, (_HANDLE,)),
+    "llama_model_n_cls_out": (ctypes.c_uint32, (_HANDLE,)),
     "llama_vocab_n_tokens": (_INT, (_HANDLE,)),
     "llama_vocab_is_eog": (_FLAG, (_HANDLE, _INT)),
     "llama_tokenize": (
@@ -273,10 +274,13 @@ class Reference(Vocabulary):
         return order, row[order]
 
     def embeddings(self, ids: Ids) -> Floats:
-        """Embeddings of `ids` as pooled: (dim,), or (tokens, dim) where `pooling` is "none"; not normalised."""
+        """Embeddings of `ids` as pooled, not normalised: (dim,), or (tokens, dim) where `pooling` is "none".
+
+        Where it is "rank", the scores (labels,) of the classifier's head."""
         self._clear()
         self._decode(ids, len(ids))
-        dim = _LIB.llama_model_n_embd_out(self._model)
+        rank = self._pooling == "rank"
+        dim = _LIB.llama_model_n_cls_out(self._model) if rank else _LIB.llama_model_n_embd_out(self._model)
         if self._pooling == "none":
             return np.stack([_row(_LIB.llama_get_embeddings_ith(self._context, i), dim) for i in range(len(ids))])
         return _row(_LIB.llama_get_embeddings_seq(self._context, 0), dim)

@@ -5,12 +5,13 @@ from pathlib import Path
 import gguf
 
 
-def split_model(whole: Path, folder: Path, tensors: int = 20) -> Path:
-    """Writes a model in files of so many tensors each and returns the first of them."""
+def split_model(whole: Path, folder: Path, tensors: int = 20, small_first: bool = False) -> Path:
+    """Writes a model in files of so many tensors each, `small_first` with none in the first, which is returned."""
     reader = gguf.GGUFReader(whole)
     architecture = reader.fields["general.architecture"].contents()
     folder.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(folder / f"{whole.stem}.gguf", architecture, split_max_tensors=tensors)
+    path = folder / f"{whole.stem}.gguf"
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors, small_first_shard=small_first)
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
             element = field.types[1] if len(field.types) > 1 else None

@@ -358,7 +358,7 @@ def test_verify_holds_every_executor_against_the_reference(bundle: Path) -> None
     report = json.loads(done.stdout)
     assert done.exit_code == 0 and report["ok"], report
     assert {row["executor"] for row in report["rows"]} == {"native", "iree", "xla", "llama.cpp"}
-    assert {row["ids"] for row in report["rows"]} == {"text"}
+    assert {row["fed"] for row in report["rows"]} == {"text"}
 
 
 @pytest.mark.slow
@@ -414,4 +414,4 @@ def test_a_model_without_a_known_tokenizer_says_so_and_runs_on_ids(tmp_path: Pat
     assert done.stderr.startswith("ggufc: note: ids instead of text: tokenizer.ggml.model is 'rwkv'")
     assert ggufc("run", tmp_path / "out", "the").exit_code == 3
     report = json.loads(ggufc("verify", tmp_path / "out", "--json").stdout)
-    assert report["ok"] and {row["ids"] for row in report["rows"]} == {"random ids"}
+    assert report["ok"] and {row["fed"] for row in report["rows"]} == {"random ids"}

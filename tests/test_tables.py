@@ -8,7 +8,7 @@ from ggufc.backends.native.program import EXACT, OWN
 from ggufc.backends.native.rules import RULES as KERNELS
 from ggufc.frontend.ggml_types import BY_NAME
 from ggufc.frontend.operations import OPERATIONS
-from ggufc.graph.ops import OPS, WEIGHT_TYPES
+from ggufc.graph.ops import OPS, OWN_TYPES, WEIGHT_TYPES
 
 OF_PASSES = {
     *("kv_update", "conv_update", "last_row", "bias", "positions"),
@@ -33,5 +33,5 @@ def test_every_composite_has_a_kernel() -> None:
 
 
 def test_every_weight_type_is_known_to_every_backend() -> None:
-    assert set(WEIGHT_TYPES) == set(KERNEL_TYPES) == set(DEQUANTIZED)
-    assert set(WEIGHT_TYPES) <= set(BY_NAME)
+    assert {*WEIGHT_TYPES, *OWN_TYPES} == set(KERNEL_TYPES) == set(DEQUANTIZED)
+    assert {*WEIGHT_TYPES, *OWN_TYPES} <= set(BY_NAME)

@@ -175,9 +175,14 @@ def test_every_command_takes_it(swan: Path, archdefs: Path, tmp_path: Path) -> N
         done = command("run", model, "--prompt-ids", ids, "-n", "1", "--backend", backend, *given)
         assert json.loads(done.stdout)["tokens"] in ([greedy], []), done.stderr  # none: it is a stop token
     assert json.loads(command("inspect", swan, *words).stdout)["architecture"] == "swan"
-    assert json.loads(command("verify", tmp_path / "bundle", *words).stdout)["ok"]
+    (archdefs / "swan.archdef").unlink()  # the bundle has its own
+    bundle = tmp_path / "bundle"
+    assert (bundle / "swan.archdef").read_text() == SWAN
+    assert json.loads(command("inspect", bundle, "--arch", "--json").stdout)["source"] == str(bundle / "swan.archdef")
+    assert json.loads(command("verify", bundle, "--json").stdout)["ok"]
     short = ("-p", "4", "-n", "2", "-r", "1", "--backend", "native")
-    assert json.loads(command("bench", swan, *short, *words).stdout)["decode_tok_s"] > 0
+    assert json.loads(command("bench", bundle, *short, "--json").stdout)["decode_tok_s"] > 0
+    assert "takes no --archdefs" in command("inspect", bundle, *words).stderr
 
 
 def test_inspect_shows_what_the_definition_makes_of_the_model(swan: Path, archdefs: Path) -> None:
@@ -199,6 +204,27 @@ def test_inspect_shows_what_the_definition_makes_of_the_model(swan: Path, archde
     shown = command("inspect", swan, "--arch", "--archdefs", archdefs).stdout.splitlines()
     assert shown[-1] == f"not read  {archdefs}/swan.archdef:19:1: 'y' = embed is never read"
     assert command("inspect", swan, "--arch", "--graph", "decode").exit_code == 2
+
+
+def test_inspect_shows_everything_that_an_unfinished_definition_leaves_unread(swan: Path, tmp_path: Path) -> None:
+    text = SWAN.replace("  f = rms_norm f, blk.{i}.post_ffw_norm.weight, eps\n", "")
+    text = text.replace("  a = rms_norm a, blk.{i}.post_attention_norm.weight, eps\n", "").replace(
+        "span = window", "span = 0"
+    )
+    archdefs = directory(tmp_path, text)
+    done = command("inspect", swan, "--arch", "--archdefs", archdefs)
+    assert done.exit_code == 3
+    assert "  40  epilogue    logits" not in done.stdout and "  39  epilogue    logits" in done.stdout
+    assert done.stdout.splitlines()[-3:] == [
+        "not read  blk.*.post_attention_norm.weight x4",
+        "not read  blk.*.post_ffw_norm.weight x4",
+        f"not read  {archdefs}/swan.archdef:12:1: parameter 'window' (key 'attention.sliding_window') is never read",
+    ]
+    assert done.stderr.count("\n") == 1 and "tensors 'blk.*.post_attention_norm.weight' (4), 'blk." in done.stderr
+    found = json.loads(command("inspect", swan, "--arch", "--archdefs", archdefs, "--json").stdout)
+    assert len(found["unread_tensors"]) == 8 and found["ignored"] == []
+    for words in (("inspect", swan), ("export", swan, "-o", tmp_path / "out")):
+        assert command(*words, "--archdefs", archdefs).exit_code == 3
 
 
 def test_the_variable_names_directories(swan: Path, archdefs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +358,7 @@ MISTAKES: dict[str, Mistake] = {
     "untouched": Mistake(
         "  f = rms_norm f, blk.{i}.post_ffw_norm.weight, eps\n",
         "",
-        ("'blk.0.post_ffw_norm.weight' and 3 more", "never reads it"),
+        ("tensors 'blk.*.post_ffw_norm.weight' (4) are in the file", "never reads them"),
         None,
     ),
     "vector": Mistake(

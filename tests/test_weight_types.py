@@ -19,7 +19,7 @@ EXACT = 2e-4
 
 def prefilled(path: Path, backend: str, ids: list[int], exact: bool = False) -> np.ndarray:
     """The logits after all of the ids in one piece, and after them one by one."""
-    session = ggufc.load(path, backend=backend, exact=exact)
+    session = ggufc.load(path, backend=backend, exact=exact, kv="f32")
     whole = session.prefill(ids).copy()
     session.reset()
     return np.stack([whole, [session.decode(token).copy() for token in ids][-1]])

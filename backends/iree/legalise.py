@@ -11,6 +11,7 @@ import numpy as np
 from iree.compiler import ir
 
 from ...graph.types import TensorType
+from ..bundle import SCOPE
 from ..native.kernel import Kernel
 from ..native.rules import RULES
 from ..native.target import Target
@@ -18,8 +19,6 @@ from .executables import RAW, parse_executable, target_attribute
 
 PREFIX = "ggufc."
 """What the name of an operation's composite begins with."""
-SCOPE = "model"
-"""The scope of the parameters; the key is the GGUF's name of the tensor."""
 ALIGNMENT = 64
 """What a mapped parameter's address must be a multiple of, or IREE copies it."""
 

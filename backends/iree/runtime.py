@@ -9,9 +9,9 @@ import iree.runtime as rt
 import numpy as np
 
 from ...frontend.errors import InputError
+from ..bundle import SCOPE
 from ..executor import CacheSpec
 
-SCOPE = "model"
 _ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16, "q8_0": rt.HalElementType.INT_8}
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _MEMORY = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE

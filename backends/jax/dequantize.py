@@ -290,7 +290,12 @@ _DEQUANTIZE: dict[str, Callable[[Array], Array]] = {
 }
 
 
-TYPES = ("f32", *_DEQUANTIZE)
+def _int8(rows: Array) -> Array:
+    """Whole rows: a float32 scale, then a byte for each weight."""
+    return lax.bitcast_convert_type(_numbers(rows, 0, 1, 4), jnp.float32) * _signed(rows[..., 4:])
+
+
+TYPES = ("f32", *_DEQUANTIZE, "int8")
 """The types that `dequantize` knows."""
 
 
@@ -306,6 +311,8 @@ def dequantize(raw: Array, type_name: str) -> Array:
     """
     if type_name == "f32":
         return raw
+    if type_name == "int8":
+        return _int8(raw)
     size = by_name(type_name).block_bytes
     blocks = raw.reshape(*raw.shape[:-1], raw.shape[-1] // size, size)
     return _joined(_DEQUANTIZE[type_name](blocks), 2)

@@ -22,6 +22,7 @@ Index = Any
 """An i64 value or a Python number."""
 _Builder: Any = ir.IRBuilder
 _LARGEST_PERMUTED_TABLE = 512
+"""Entries up to which permutes are faster than loads, measured on a Zen 4; gathers are slower than both."""
 
 
 def vec(element: ir.Type, lanes: int) -> ir.VectorType:

@@ -59,9 +59,7 @@ class Family:
         phantoms = {
             token: _fallback(symbol, ids, pre) for symbol, token in extended.items() if token >= len(vocabulary.texts)
         }
-        model = models.BPE(
-            extended, merges, ignore_merges=pre.ignore_merges, byte_fallback=not pre.bytes_as_letters
-        )
+        model = models.BPE(extended, merges, ignore_merges=pre.ignore_merges, byte_fallback=not pre.bytes_as_letters)
         tokenizer = Tokenizer(model)
         cuts = [pre_tokenizers.Split(Regex(one), "isolated") for one in pre.passes]
         if pre.bytes_as_letters:
@@ -70,7 +68,9 @@ class Family:
             tokenizer.decoder = decoders.ByteLevel()
         else:
             tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-            tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+            tokenizer.decoder = decoders.Sequence(
+                [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+            )
         if pre.escape_spaces:
             tokenizer.normalizer = normalizers.Replace(" ", SPACE)
         newlines = _newlines(tokenizer, ids) if pre.whole_newlines else {}
@@ -182,7 +182,8 @@ def _fallback(symbol: str, ids: Mapping[str, int], pre: Pre) -> list[int]:
     """What llama.cpp makes of a symbol that is no token: the tokens of its bytes, without those that are none."""
     if not pre.bytes_as_letters and symbol.startswith("<0x"):
         return []
-    names = (chr(b) if pre.bytes_as_letters else f"<0x{b:02X}>" for b in symbol.encode() if not pre.bytes_as_letters or b < 128)
+    raw = symbol.encode()
+    names = [chr(b) for b in raw if b < 128] if pre.bytes_as_letters else [f"<0x{b:02X}>" for b in raw]
     return [ids[name] for name in names if name in ids]
 
 

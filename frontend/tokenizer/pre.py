@@ -1,7 +1,8 @@
 """How byte-pair encoding cuts a text into words first: the names of tokenizer.ggml.pre (llama.cpp, llama-vocab.cpp).
 
 A way to cut is a few passes, each a regular expression (Oniguruma's, as `tokenizers` runs it). A pass cuts every piece
-that the one before it left: what matches is a piece, and so is what lies between two matches.
+that the one before it left: what matches is a piece, and so is what lies between two matches. None may take time that
+grows with the square of a run's length, so some are written otherwise than in llama.cpp, and mean the same.
 """
 
 import re
@@ -23,8 +24,8 @@ _LATER = (
 
 
 def _dated(pattern: str) -> str:
-    """The pattern with categories as llama.cpp has them; its `\\p{S}` lacks the tilde."""
-    return re.sub(r"\\p\{(.)\}", lambda found: rf"[\p{{{found[1]}}}&&[^{'~' * (found[1] == 'S')}{_LATER}]]", pattern)
+    """The pattern with categories as llama.cpp has them."""
+    return re.sub(r"(\\p\{.\})", lambda found: rf"[{found[1]}&&[^{_LATER}]]", pattern)
 
 
 _CONTRACTION = "'s|'t|'re|'ve|'m|'ll|'d"
@@ -40,12 +41,10 @@ _QWEN2 = rf"{_ANY_CASE}|{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}"
 
 
 def _cased(letters: str, lower: str, upper: str, end: str, numbers: str) -> str:
-    """Words that begin in capitals and go on in small letters; `lower` and `upper` are ASCII's, which end such a run."""
+    """Words that begin in capitals and go on in small letters; only ASCII's `lower` and `upper` are told apart."""
     head, tail = rf"[{letters}&&[^{lower}]]", rf"[{letters}&&[^{upper}]]"
     lead = r"[^\r\n\p{L}\p{N}]?"
-    return (
-        rf"{lead}{head}*{tail}+{end}|{lead}{head}+{tail}*{end}|{numbers}|{_SYMBOLS_AND_SLASH}|{_SPACES}"
-    )
+    return rf"{lead}{head}*{tail}+{end}|{lead}{head}+{tail}*{end}|{numbers}|{_SYMBOLS_AND_SLASH}|{_SPACES}"
 
 
 _TEKKEN = _cased(r"\p{L}", "a-z", "A-Z", "", r"\p{N}")
@@ -58,15 +57,13 @@ _HAN = (
     r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
     r"\x{2B820}-\x{2CEAF}\x{2CEB0}-\x{2EBEF}\x{2F800}-\x{2FA1F}]"
 )
-_KIMI = (
-    rf"{_HAN}+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_ANY_CASE}?|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
-)
+_KIMI = rf"{_HAN}+|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}&&[^{_HAN}]]+{_ANY_CASE}?|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 _PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 _DEEPSEEK3_WORD = rf"{_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
 _DEEPSEEK3 = rf"{_DEEPSEEK3_WORD}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 _CJK = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+"
-# Hiragana to Hangul, as DeepSeek's first tokenizers take it.
-_EAST_ASIAN = r"[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}]+"
+# As DeepSeek's first tokenizers take it; to llama.cpp no white space is in it.
+_EAST_ASIAN = r"[[\x{0800}-\x{9FA5}\x{AC00}-\x{D7FF}]&&[^\s]]+"
 # Letters with a case, of the Unicode of its time.
 _DEEPSEEK_LETTERS = (
     r"\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}"
@@ -87,13 +84,12 @@ _AFMOE_SCRIPTS = (
     r"\x{0E40}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{1100}-\x{11FF}]+"
 )
 # Digits by threes from the right. What goes before them stays with the first group, as llama.cpp leaves it.
-_THREES = (r"[^\p{N}]*\p{N}+", r"\A[^\p{N}]*\p{N}{1,3}(?=(?:\p{N}{3})*+\z)", r"\G\p{N}{3}")
+_THREES = (r"\G[^\p{N}]*+\p{N}+", r"\A[^\p{N}]*+\p{N}{1,3}(?=(?:\p{N}{3})*+\z)", r"\G\p{N}{3}")
 # The same of ASCII digits inside a run of numbers, where the other numbers stay with what goes before them.
 _FIRST_DIGITS = r"(?<![0-9])[0-9]{1,2}(?=(?:[0-9]{3})*+(?![0-9]))"
-_SUPER_THREES = (
-    rf"(?:\A{_FIRST_DIGITS}|[0-9]{{3}}|\A[^0-9]++(?:{_FIRST_DIGITS})?)(?:[^0-9]++(?:{_FIRST_DIGITS})?)*+"
-)
+_SUPER_THREES = rf"(?:\A{_FIRST_DIGITS}|[0-9]{{3}}|\A[^0-9]++(?:{_FIRST_DIGITS})?)(?:[^0-9]++(?:{_FIRST_DIGITS})?)*+"
 _BLOOM = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+"
+# After a space that was no newline none follows in that run, which need not be looked through again.
 _WIDE_SPACES = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
 
 
@@ -107,7 +103,7 @@ class Pre:
         add_bos: whether BOS goes before a text where the file is silent.
         has_bos: whether there is a BOS where the file is silent.
         clean_spaces: whether a whole text loses the spaces before its punctuation when it is decoded.
-        bytes_as_letters: whether words are of GPT-2's letters for bytes; else of characters, with `<0xXX>` for the rest.
+        bytes_as_letters: whether words are of GPT-2's letters for bytes; else of characters, and `<0xXX>` for others.
         escape_spaces: whether a space is written as SentencePiece writes it.
         whole_newlines: whether a run of newlines that is a token is that token.
     """
@@ -133,7 +129,8 @@ _BY_NAMES: dict[str, Pre] = {
         _LLAMA3, ignore_merges=True, add_bos=True
     ),
     "dbrx smaug-bpe": _pre(_LLAMA3),
-    "glm4 chatglm-bpe": _pre(_LLAMA3, has_bos=False),
+    "glm4": _pre(_LLAMA3, ignore_merges=True, has_bos=False),
+    "chatglm-bpe": _pre(_LLAMA3, has_bos=False),
     "qwen2 deepseek-r1-qwen kormo f2llmv2 hunyuan solar-open grok-2": _pre(_QWEN2, clean_spaces=False),
     "megrez stablelm2": _pre(_QWEN2),
     "qwen35": _pre(
@@ -142,12 +139,8 @@ _BY_NAMES: dict[str, Pre] = {
     ),
     "ufakzeka": _pre(rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}", clean_spaces=False),
     "laguna": _pre(_NEWLINES, _QWEN2, clean_spaces=False),
-    "minicpm5": _pre(
-        r"\p{N}{1,3}", rf"{_ANY_CASE}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_SPACES}", ignore_merges=True
-    ),
-    "seed-coder": _pre(
-        rf"{_ANY_CASE}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}", clean_spaces=False
-    ),
+    "minicpm5": _pre(r"\p{N}{1,3}", rf"{_ANY_CASE}|{_WORD}|\p{{N}}+|{_SYMBOLS}|{_SPACES}", ignore_merges=True),
+    "seed-coder": _pre(rf"{_ANY_CASE}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}", clean_spaces=False),
     "bailingmoe bailingmoe2 llada-moe": _pre(
         rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|\s+(?!\S)|\s+",
         clean_spaces=False,
@@ -156,7 +149,7 @@ _BY_NAMES: dict[str, Pre] = {
         rf"{_ANY_CASE}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
     ),
-    "jais-2": _pre(rf"{_ANY_CASE}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_WIDE_SPACES}|\s"),
+    "jais-2": _pre(rf"{_ANY_CASE}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|(?<![^\S\r\n])\s*[\r\n]+|{_WIDE_SPACES}|\s"),
     "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe": _pre(_GPT2),
     "gigachat a.x-4.0 mellum modern-bert exaone4 olmo mpt jais": _pre(_GPT2),
     "trillion granite-docling": _pre(_GPT2, clean_spaces=False),
@@ -191,14 +184,12 @@ _BY_NAMES: dict[str, Pre] = {
         r"[\r\n]",
         _DEEPSEEK_LETTERS,
         r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3001}\x{3002}]+",
-        r"\s+\z",
+        r"(?<!\s)\s++\z",
         _EAST_ASIAN,
         r"\p{N}+",
         clean_spaces=False,
     ),
-    "deepseek-coder": _pre(
-        r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, r"\p{N}", clean_spaces=False
-    ),
+    "deepseek-coder": _pre(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, r"\p{N}", clean_spaces=False),
     "deepseek-v3 hunyuan-dense joyai-llm hy_v4": _pre(r"\p{N}{1,3}", _CJK, _DEEPSEEK3, clean_spaces=False),
     "spark2_5": _pre(
         r"\p{N}{1,3}",
@@ -211,14 +202,11 @@ _BY_NAMES: dict[str, Pre] = {
     "bloom gpt3-finnish": _pre(_BLOOM),
     "poro-chat": _pre(_BLOOM, clean_spaces=False),
     "viking": _pre(_BLOOM, r"\p{N}", clean_spaces=False),
-    "gemma4": _pre(
-        _NEWLINES, add_bos=True, bytes_as_letters=False, escape_spaces=True, whole_newlines=True
-    ),
+    "gemma4": _pre(_NEWLINES, add_bos=True, bytes_as_letters=False, escape_spaces=True, whole_newlines=True),
     "granite-embed-multi-311m": _pre(
         _NEWLINES, add_bos=True, bytes_as_letters=False, escape_spaces=True, whole_newlines=True
     ),
     "sarvam-moe": _pre(_NEWLINES, clean_spaces=False, bytes_as_letters=False, escape_spaces=True),
-    "whitespace": _pre(r"\S+", bytes_as_letters=False),
 }
 PRES: dict[str, Pre] = {name: pre for names, pre in _BY_NAMES.items() for name in names.split()}
 

@@ -47,7 +47,7 @@ class Family:
                 pieces.append((text, 0.0, TokenType.BYTE))
         if missing:
             notes.append(
-                f"the vocabulary has no token for {len(missing)} of the 256 bytes: characters that need them are unknown"
+                f"the vocabulary lacks tokens for {len(missing)} of the 256 bytes; characters of these are unknown"
             )
         how = Normalizer(add_dummy_prefix=vocabulary.add_space_prefix)
         model = model_proto(pieces, vocabulary.specials, vocabulary.texts, BPE, how)

@@ -84,9 +84,12 @@ class Tokenizer:
         path = Path(folder) / CONFIG_FILE
         try:
             config = json.loads(path.read_text("utf-8"))
-            name, options, specials = config["family"], config["options"], SpecialTokens(**config["specials"])
+            name, options = config["family"], config["options"]
+            said: dict[str, Any] = config["specials"]
+            said |= {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
+            specials = SpecialTokens(**said)
             types = [kind for kind, count in config["types"] for _ in range(count)]
-            flags = {name: bool(config[name]) for name in ("add_space_prefix", "clean_spaces")}
+            prefix, clean = bool(config["add_space_prefix"]), bool(config["clean_spaces"])
             made = family_class(name)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a tokenizer's configuration ({error}); export the model again") from None
@@ -95,14 +98,12 @@ class Tokenizer:
             family.text(len(types) - 1)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"{folder}: damaged tokenizer ({error}); export the model again") from None
-        return cls(family, name, types, specials, **flags)
+        return cls(family, name, types, specials, add_space_prefix=prefix, clean_spaces=clean)
 
     def save(self, folder: Path | str) -> None:
         """Writes the model in its ecosystem's own format, and what that can't hold, into an existing folder."""
         specials = self._specials
-        said = Saved(
-            self._control, self._user_defined, specials.first, specials.last, specials.lstrip, specials.rstrip
-        )
+        said = Saved(self._control, self._user_defined, specials.first, specials.last, specials.lstrip, specials.rstrip)
         config = {
             "family": self._family_name,
             "options": self._family.save(Path(folder), said),

@@ -122,6 +122,34 @@ def _charsmap(metadata: Mapping[str, Any]) -> bytes:
     if array.ndim != 1 or array.dtype not in (np.int8, np.uint8):
         raise InputError("tokenizer.ggml.precompiled_charsmap is no list of bytes")
     table = array.tobytes()
-    if len(table) < 4 or int.from_bytes(table[:4], "little") + 4 >= len(table) or table[-1]:
-        raise InputError("tokenizer.ggml.precompiled_charsmap is damaged: its parts are longer than it")
+    size = int.from_bytes(table[:4], "little")
+    if not 0 < size < len(table) - 4 or size % 1024 or table[-1]:
+        raise InputError("tokenizer.ggml.precompiled_charsmap is damaged: its parts are not as long as it says")
+    if not _is_closed(np.frombuffer(table, "<u4", size // 4, 4), len(table) - 4 - size):
+        raise InputError("tokenizer.ggml.precompiled_charsmap is damaged: it points outside itself")
     return table
+
+
+def _is_closed(units: np.ndarray, replacements: int) -> bool:
+    """Whether no walk through a double array leaves it or ends outside the replacements: the library never looks.
+
+    A unit has its label in bits 0 to 7 (and 31), in bit 8 whether a value stands beside its children, and from bit 10
+    on, shifted by 8 where bit 9 is set, what is XORed to its place to come to them (darts-clone, darts.h).
+    """
+    labels, has_value = units & 0x800000FF, units >> 8 & 1
+    bases = np.arange(len(units), dtype=np.uint32) ^ (units >> 10 << ((units & 0x200) >> 6))
+    inside = bases < len(units)
+    seen = np.zeros(len(units), bool)
+    bytes_ = np.arange(256, dtype=np.uint32)
+    front = np.zeros(1, np.uint32)  # the root
+    while len(front):
+        seen[front] = True
+        if not inside[front].all():
+            return False
+        values = units[bases[front[has_value[front] == 1]]] & 0x7FFFFFFF
+        if (values >= replacements).any():
+            return False
+        children = bases[front][:, None] ^ bytes_  # in the same 256 units, of which the array has whole ones
+        found = np.unique(children[labels[children] == bytes_])
+        front = found[~seen[found]]
+    return True

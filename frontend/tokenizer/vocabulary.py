@@ -51,7 +51,7 @@ def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list
     specials, types = special_tokens(metadata, texts, types, defaults, notes)
     for i, (text, kind) in enumerate(zip(texts, types, strict=True)):
         if kind == TokenType.BYTE and not _BYTE.fullmatch(text):
-            raise InputError(f"tokenizer.ggml.token_type says that {text!r} at {i} is a byte, as only <0x00> to <0xFF> are")
+            raise InputError(f"tokenizer.ggml.token_type says that {text!r} at {i} is a byte, as <0x00> to <0xFF> are")
     prefix = flag(metadata, "add_space_prefix", defaults.add_space_prefix)
     return Vocabulary(texts, scores, types, specials, prefix, defaults.clean_spaces)
 
@@ -68,9 +68,7 @@ def strings(metadata: Mapping[str, Any], name: str) -> Sequence[str] | None:
         raise InputError(f"tokenizer.ggml.{name} is no list of texts; give token ids instead")
     if not all(map(_is_utf8, texts)):
         first = next(i for i, text in enumerate(texts) if not _is_utf8(text))
-        raise UnsupportedError(
-            f"tokenizer.ggml.{name} has bytes that are not UTF-8 at {first}; give token ids instead"
-        )
+        raise UnsupportedError(f"tokenizer.ggml.{name} has bytes that are not UTF-8 at {first}; give token ids instead")
     return texts
 
 

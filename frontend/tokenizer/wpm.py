@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from .bpe import MODEL_FILE, add_specials, load_json
 from .families import Saved
-from .roles import TokenType, flag
+from .roles import flag
 from .sentencepiece_model import SPACE
 from .vocabulary import Vocabulary
 
@@ -33,8 +33,6 @@ _NEWER = {
     "Cf": ((0x13439, 0x1343F),),
 }
 _WHITE_SPACE = frozenset(map(ord, "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000")) | {*range(0x2000, 0x200B)}
-_LONGEST = 1 << 16
-"""Words that are remembered with their tokens."""
 
 
 class _Characters(dict[int, str]):
@@ -68,12 +66,10 @@ class _Characters(dict[int, str]):
 class Family:
     """BERT's tokens.
 
-    `texts` are llama.cpp's: what begins a word has SPACE in front, what goes on with one nothing. `control` are tokens
-    that BERT writes as they are.
+    `texts` are llama.cpp's: what begins a word has SPACE in front, what goes on with one nothing.
     """
 
     texts: Sequence[str]
-    control: frozenset[int]
     unk_id: int | None
     lowercase: bool
     strip_accents: bool
@@ -96,8 +92,7 @@ class Family:
             notes.append("the vocabulary has no unknown token: words that are none of its own are left out")
         if specials.first is None or specials.last is None:
             notes.append("the vocabulary lacks CLS or SEP (tokenizer.ggml.bos_token_id, seperator_token_id); not added")
-        control = frozenset(i for i, kind in enumerate(vocabulary.types) if kind == TokenType.CONTROL)
-        return cls(vocabulary.texts, control, specials.unk_id, lowercase, strip_accents)
+        return cls(vocabulary.texts, specials.unk_id, lowercase, strip_accents)
 
     def encode(self, text: str) -> list[int]:
         known: dict[str, list[int]] = {}
@@ -131,16 +126,14 @@ class Family:
         return text.replace(SPACE, " ").encode()
 
     def save(self, folder: Path, vocabulary: Saved) -> dict[str, Any]:
-        written = [text if i in self.control else _bert(text) for i, text in enumerate(self.texts)]
-        others = {i: self.texts[i] for i, text in enumerate(written) if _llama(text) != self.texts[i]}
+        # BERT's own writing: "##" before what goes on with a word, nothing before what begins one or is special.
+        written = [text if i in vocabulary.control else _bert(text) for i, text in enumerate(self.texts)]
         names: dict[str, int] = {}
         for i, text in enumerate(written):
-            name = text
-            while name in names:  # two of llama.cpp's texts may be one of BERT's
-                name += " "
-            names[name] = i
-            if name != text:
-                others[i] = self.texts[i]
+            while text in names:  # two of llama.cpp's texts may be one of BERT's
+                text += " "
+            names[text] = i
+        others = {i: self.texts[i] for text, i in names.items() if _llama(text) != self.texts[i]}
         unknown = "[UNK]" if self.unk_id is None else written[self.unk_id]
         stock = Tokenizer(models.WordPiece(names, unk_token=unknown, max_input_chars_per_word=1000))
         stock.normalizer = normalizers.BertNormalizer(
@@ -167,7 +160,7 @@ class Family:
         if unknown is not None and not 0 <= int(unknown) < len(texts):
             raise ValueError(f"unknown token {unknown}")
         flags = (bool(options[name]) for name in ("lowercase", "strip_accents"))
-        return cls(texts, frozenset(), unknown, *flags)
+        return cls(texts, unknown, *flags)
 
 
 def _bert(text: str) -> str:

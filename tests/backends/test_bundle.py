@@ -28,7 +28,8 @@ def copied(tiny_f32: TinyCase, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "name", [MANIFEST, "model.mlir", "model.host.vmfb", "tokenizer.model", "tokenizer_config.json"]
+    "name",
+    [MANIFEST, "model.mlir", "model.host.vmfb", "tokenizer.model", "tokenizer_config.json", "gemma3.archdef"],
 )
 def test_a_cut_file_is_refused(name: str, copied: Path) -> None:
     raw = (copied / name).read_bytes()
@@ -38,7 +39,7 @@ def test_a_cut_file_is_refused(name: str, copied: Path) -> None:
             continue  # without its last line's end a manifest is whole
         (copied / name).write_bytes(raw[:length])
         with pytest.raises(InputError, match="export"):
-            backend = "xla" if name == "model.mlir" else "iree"
+            backend = {"model.mlir": "xla", "gemma3.archdef": "native"}.get(name, "iree")
             ggufc.load(copied, backend, threads=1).tokenizer  # noqa: B018
 
 
@@ -46,12 +47,20 @@ def test_one_changed_byte_is_refused(copied: Path) -> None:
     raw = bytearray((copied / "model.host.vmfb").read_bytes())
     raw[len(raw) // 2] ^= 1
     (copied / "model.host.vmfb").write_bytes(raw)
-    with pytest.raises(InputError, match="export"):
+    with pytest.raises(InputError, match=r"as long, but the content has sha256 .{12}, wanted .{12}; export"):
         ggufc.load(copied, threads=1)
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "another model", "a header changed"])
-def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, copied: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("gone", "--weights-file FILE$"),
+        ("cut", r"exported: \d+ bytes, wanted \d+; export this one$"),
+        ("another model", "exported: as long, but the header has sha256"),
+        ("a header changed", "exported: as long, but the header has sha256"),
+    ],
+)
+def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, said: str, copied: Path) -> None:
     raw = (copied / WEIGHTS).read_bytes()
     (copied / WEIGHTS).unlink()
     changed = {
@@ -61,8 +70,20 @@ def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, copied:
     }
     if damage in changed:
         (copied / WEIGHTS).write_bytes(changed[damage])
-    with pytest.raises(InputError, match=r"--weights-file|not the file that was exported"):
+    with pytest.raises(InputError, match=said):
         ggufc.load(copied, threads=1)
+
+
+def test_a_definition_of_another_name_is_refused(copied: Path) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    manifest["architecture"]["name"] = "../../gemma3"
+    (copied / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"the bundle has no \.\./\.\./gemma3\.archdef"):
+        ggufc.load(copied, "native", threads=1)
+    manifest["architecture"] = {"name": "gemma3", "sha256": "0" * 64}
+    (copied / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"gemma3.archdef: not the definition that the manifest names"):
+        ggufc.load(copied, "native", threads=1)
 
 
 def test_weights_may_lie_elsewhere(copied: Path, tiny_f32: TinyCase) -> None:

@@ -114,6 +114,9 @@ def test_a_stop_text_ends_an_answer(session: Session) -> None:
     talk = chat(session)
     answer = "".join(talk.say("in the", max_tokens=30, stop=middle))
     assert (talk.turn.stop, answer) == ("stop", whole[: whole.index(middle)])
+    said(talk, "on")  # the stop text was fed, and is taken back
+    text = session.tokenizer.decode(session.tokens, render_special=True)
+    assert f"<start_of_turn>assistant\n{answer}<end_of_turn>" in text
 
 
 def test_a_full_context_is_said_before_anything_is_fed(session: Session) -> None:

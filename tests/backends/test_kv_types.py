@@ -22,23 +22,29 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_gemma3(folder / "m.gguf", heads=4, kv_heads=2, head_dim=64, window=WINDOW, types={"*": "q8_0"})
 
 
-def logits(path: Path, backend: str, kv: str) -> np.ndarray:
+def logits(path: Path, backend: str, kv: str, exact: bool = False) -> np.ndarray:
     """Of a prompt past the window, and of three tokens after it."""
-    session = ggufc.load(path, backend, threads=2, kv=kv)
+    session = ggufc.load(path, backend, threads=2, kv=kv, exact=exact)
     return np.stack([session.prefill(IDS).copy(), *(session.decode(token).copy() for token in (7, 3, 9))])
 
 
-@pytest.mark.parametrize("backend", ["native", pytest.param("iree", marks=pytest.mark.slow), "xla"])
-def test_smaller_caches_cost_little_and_the_same_everywhere(
-    path: Path, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("backend", "exact"), [("native", True), ("native", False), pytest.param("iree", False, marks=pytest.mark.slow)]
+)
+def test_smaller_caches_cost_little(
+    path: Path, backend: str, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    wanted = logits(path, backend, "f32")
+    wanted = logits(path, "native", "f32", exact=True)
     for kv, most in (("f16", 1e-5), ("q8_0", 1e-2)):
-        found = logits(path, backend, kv)
-        assert kl_divergence(wanted, found).mean() < most
-        assert kl_divergence(logits(path, "native", kv), found).mean() < 1e-4
-        assert (found != wanted).any()
+        found = logits(path, backend, kv, exact)
+        assert 0 < kl_divergence(wanted, found).mean() < most
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+def test_the_portable_module_means_the_same_by_them(path: Path, kv: str) -> None:
+    """Exact arithmetic differs from XLA's in so few last bits that hardly a value is rounded to another."""
+    assert kl_divergence(logits(path, "native", kv, exact=True), logits(path, "xla", kv)).mean() < 1e-5
 
 
 def test_what_is_chosen_where_nobody_asks(path: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import ggufc
 import pytest
 from ggufc import UnsupportedError
 from ggufc.backends.bundle import MANIFEST
-from ggufc.backends.machine import best_target, machine, this_machine
+from ggufc.backends.machine import best_target, free_memory, machine, this_machine
 from ggufc.backends.native.target import PRESETS, host_target
 
 from .conftest import TinyCase
@@ -80,3 +80,9 @@ def test_a_bundle_of_another_machine_is_refused_before_its_code_runs(
     (folder / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UnsupportedError, match=r"compiled for host \(this machine lacks"):
         ggufc.load(folder, threads=1)
+
+
+def test_free_memory_is_told_where_the_system_tells_it() -> None:
+    free = free_memory()
+    assert (free is not None) == Path("/proc/meminfo").exists()
+    assert free is None or 1 << 20 < free < 1 << 50

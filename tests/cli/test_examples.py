@@ -105,6 +105,15 @@ def test_the_python_of_the_readme_runs_as_it_stands(
     assert "France" in capsys.readouterr().out
 
 
+def test_a_template_of_ollama_alone_is_named_and_not_guessed_at(here: Path) -> None:
+    (here / "plain").mkdir()
+    plain = tiny_model(here / "plain" / "m.gguf", "gemma3", Sizes(layers=1)).read_bytes()
+    put_ollama(here / "ollama", "registry.ollama.ai/library/plain/latest", plain, template=b"{{ .Prompt }}")
+    done = CliRunner().invoke(main, ["chat", "plain", "--backend", "native"], input="hi\n")
+    assert done.exit_code == 2
+    assert re.search(r"Ollama's \(.*sha256-[0-9a-f]+\) is in Go's language", done.stderr)
+
+
 def completed(line: str, number: int) -> list[str]:
     """What the shell is told to offer for the word of that number."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(number), "_GGUFC_COMPLETE": "bash_complete"}

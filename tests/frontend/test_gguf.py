@@ -247,7 +247,7 @@ EDITS = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(EDITS, max_size=3), length=st.just(len(SMALL)) | st.integers(1, len(SMALL)))
 def test_damaged_files_are_read_or_refused(tmp_path: Path, edits: list[tuple[int, bytes]], length: int) -> None:
     """Whatever happened to the bytes: a file whose every tensor can be read, or one printable line."""

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from ggufc.frontend.errors import InputError
 from ggufc.frontend.models import find_model, known_names, stored_model
@@ -271,6 +272,15 @@ def test_the_places_are_those_of_huggingface_hub(tmp_path: Path, monkeypatch: py
         assert str(hugging_face_folder()) == place
 
 
+def test_huggingface_hub_finds_the_same_files(hub: Path) -> None:
+    put_hugging_face(hub, "org/gemma-GGUF", "a" * 40, SEVERAL)
+    put_hugging_face(hub, "org/gemma-GGUF", "b" * 40, {"gemma-Q8_0.gguf": b"GGUF new"}, main=False)
+    for word, file in (("Q8_0", "gemma-Q8_0.gguf"), ("UD-Q4_K_M", "gemma-UD-Q4_K_M.gguf")):
+        theirs = huggingface_hub.try_to_load_from_cache("org/gemma-GGUF", file, cache_dir=hub)
+        assert str(find_model(f"org/gemma-GGUF:{word}")) == theirs
+    assert {repo.repo_id for repo in huggingface_hub.scan_cache_dir(hub).repos} == {"org/gemma-GGUF"}
+
+
 # ---------------------------------------------------------------------------------------------------- paths
 
 
@@ -278,11 +288,14 @@ def test_a_path_goes_before_a_name_and_a_strange_folder_does_not(ollama: Path, h
     blob = put_ollama(ollama, f"{LIBRARY}/gemma/latest", b"GGUF")
     Path("gemma").mkdir()
     assert find_model("gemma") == blob
+    Path("own").mkdir()
+    Path("own/m.gguf").touch()
+    assert refusal("own") == "own: is a directory without manifest.json, so no bundle; it holds m.gguf"
     Path("gemma/manifest.json").touch()
     assert find_model("gemma") == find_model(b"gemma") == Path("gemma")
     Path("m:1").write_bytes(b"GGUF")
     assert find_model("m:1") == Path("m:1")
-    for name in ("nowhere/m.gguf", "./m", "/m", "~x", ""):
+    for name in ("nowhere/m.gguf", "./m", "/m", "~x"):
         assert find_model(name) == Path(name)
     assert known_names() == ["gemma/", "gemma:latest"]
 

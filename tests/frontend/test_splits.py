@@ -27,6 +27,13 @@ def test_every_tensor_comes_from_its_own_file(first: Path, tiny_gemma3_path: Pat
     assert split.header_sha256() != whole.header_sha256()
 
 
+def test_the_first_file_may_hold_metadata_alone(tiny_gemma3_path: Path, tmp_path: Path) -> None:
+    whole = read_gguf(tiny_gemma3_path)
+    split = read_gguf(split_model(tiny_gemma3_path, tmp_path / "split", small_first=True))
+    assert {info.part for info in split.tensors.values()} == set(range(1, len(split.parts)))
+    assert all(split.tensor_bytes(n).tobytes() == whole.tensor_bytes(n).tobytes() for n in whole.tensors)
+
+
 def test_links_to_blobs_are_read_by_their_own_names(first: Path, tmp_path: Path) -> None:
     (tmp_path / "snapshot").mkdir()
     for number, path in enumerate(sorted(first.parent.iterdir())):

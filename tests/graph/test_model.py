@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ggufc.frontend.errors import InputError
-from ggufc.graph.model import open_model
+from ggufc.frontend.errors import InputError, UnsupportedError
+from ggufc.graph.model import kinds_of, open_model
 
 from ..tiny_models import TOKENS, tiny_model
 from ..tiny_models.pieces import linear
@@ -23,3 +23,26 @@ def test_as_many_positions_as_the_context_is_long(tmp_path: Path) -> None:
     path = replace(ENCODERS["bert"], metadata={"context_length": 4096}).write(tmp_path / "m.gguf")
     with pytest.raises(InputError, match=r"position_embd.weight' has \d+ positions, wanted 4096"):
         open_model(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a.b"], "tensor 'a.b' is in the file, but .* never reads it: .* or the tensor belongs in its section"),
+        (
+            ["blk.0.x.weight", "blk.1.x.weight", "blk.1.y.weight"],
+            r"tensors 'blk\.\*\.x\.weight' \(2\), 'blk\.1\.y\.weight' are in the file, .* never reads them: .* belong ",
+        ),
+        ([f"t{n}.weight" for n in range(11)], "tensors 't0.weight', .* 't7.weight' and 3 more kinds are in the file"),
+    ],
+)
+def test_tensors_that_nobody_reads_are_named_by_their_kinds(names: list[str], said: str, tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "m.gguf", "llama", weights={name: linear(32, 32) for name in names})
+    with pytest.raises(UnsupportedError, match=said):
+        open_model(path)
+    assert open_model(path, all_read=False).unread == tuple(names)
+
+
+def test_tensors_are_alike_in_blocks_alone() -> None:
+    names = ["blk.0.a.weight", "blk.10.a.weight", "enc.blk.0.b", "enc.blk.1.b", "blk.x.c"]
+    assert kinds_of(names) == {"blk.*.a.weight": 2, "enc.blk.0.b": 1, "enc.blk.1.b": 1, "blk.x.c": 1}

@@ -58,14 +58,15 @@ def _quantized_row(kind: QuantType):
 
         def write(w: Value, line: Value, y: Value) -> None:
             source = e.at(w, e.mul(line, stride))
+            factors = kind.row_factors(e, source)
 
             def chunk(c: Value) -> None:
                 left = e.sub(cols, c)
-                address = kind.padded(e, e.at(source, kind.row_bytes(e, c)), e.over(left, kind.block), scratch)
+                address = kind.padded(e, e.at(source, kind.column_at(e, c)), e.over(left, kind.block), scratch)
                 is_whole = e.icmp_signed(">=", left, e.index(kind.chunk))
                 wanted = e.at(y, e.times(c, 4))
                 into = e.select(is_whole, wanted, partial)
-                unpacked = kind.unpack(e, address, None)
+                unpacked = kind.unpack(e, address, factors)
                 scales = kind.scales(e, unpacked)
                 for start, lane, values in kind.runs(e, unpacked):
                     count = values.type.count

@@ -105,7 +105,7 @@ def expert_linear(type_name: str, exact_cols: int = 0) -> Kernel:
     def emit(e: Emitter, a: Arguments) -> None:
         pair, rows, cols = a["@pairs"], a["rows"], a["cols"]
         expert = e.sext(e.read(I32, a["experts"], e.times(pair, 4)), I64)
-        matrix = e.at(a["w"], kind.row_bytes(e, e.mul(e.mul(expert, rows), cols)))
+        matrix = e.at(a["w"], e.mul(e.mul(expert, rows), kind.row_bytes(e, cols)))
         x = e.at(a["x"], e.times(e.mul(e.udiv(pair, a["share"]), cols), 4))
         y = e.at(a["y"], e.times(e.mul(pair, rows), 4))
         given = {"x": x, "cols": cols}

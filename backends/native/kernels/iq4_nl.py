@@ -7,12 +7,19 @@ from .quant import HALVES_OF_FOUR, QuantType, Unpacked, four_halves, four_nibble
 
 TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What a nibble stands for: ggml/src/ggml-common.h, kvalues_iq4nl."""
+OFFSET = 128
+"""What is added to it: products with unsigned bytes take fewer instructions."""
 _BYTES = 18
 
 
 def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
-    low, high = four_nibbles(e, address, 2, _BYTES)
-    return Unpacked((e.look_up(TABLE, low), e.look_up(TABLE, high)), four_halves(e, address, _BYTES, 4, factors))
+    parts = tuple(look_up(e, nibbles) for nibbles in four_nibbles(e, address, 2, _BYTES))
+    return Unpacked(parts, four_halves(e, address, _BYTES, 4, factors))
+
+
+def look_up(e: Emitter, nibbles: Value) -> Value:
+    """What the nibbles stand for, plus OFFSET."""
+    return e.look_up([value + OFFSET for value in TABLE], nibbles)
 
 
 IQ4_NL = QuantType(
@@ -23,5 +30,5 @@ IQ4_NL = QuantType(
     parts=HALVES_OF_FOUR,
     largest=127,
     unpack=_unpack,
-    signed=True,
+    offset=OFFSET,
 )

@@ -5,7 +5,7 @@ bytes @8, for each group 16 with elements 0-15 in the low nibbles. The nibbles g
 from __future__ import annotations
 
 from ..emit import I8, I16, I32, Emitter, Value, const, vec
-from .iq4_nl import TABLE
+from .iq4_nl import OFFSET, look_up
 from .quant import Part, QuantType, Unpacked, high_nibbles, low_nibbles, scaled, spread
 
 
@@ -13,7 +13,7 @@ def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
     parts: list[Value] = []
     for half in range(2):
         nibbles = e.read(vec(I8, 64), address, 8 + 64 * half)
-        parts += [e.look_up(TABLE, low_nibbles(e, nibbles)), e.look_up(TABLE, high_nibbles(e, nibbles))]
+        parts += [look_up(e, low_nibbles(e, nibbles)), look_up(e, high_nibbles(e, nibbles))]
     d = scaled(e, e.splat(e.half_to_float(e.read(I16, address)), 8), factors)
     return Unpacked(tuple(parts), d, _scales(e, address))
 
@@ -39,5 +39,5 @@ IQ4_XS = QuantType(
     parts=(_part(0, 0), _part(0, 16), _part(4, 0), _part(4, 16)),
     largest=127 * 32,
     unpack=_unpack,
-    signed=True,
+    offset=OFFSET,
 )

@@ -16,7 +16,7 @@ from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
 from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT, activation_bytes
 from .plain import PlainType
-from .quant import QuantType
+from .quant import QuantType, Unpacked
 from .types import TYPES
 
 LANES = 16
@@ -135,21 +135,22 @@ class _Quantized:
 
         def panel(start: Value) -> None:
             width = e.minimum(e.sub(cols, start), GROUP)
-            w = e.at(a["w"], kind.row_bytes(e, start))
 
             def unpack(strip: int, lane: Value, row: Value) -> None:
-                line = e.at(w, e.mul(row, stride))
+                line = e.at(a["w"], e.mul(row, stride))
+                factors = kind.row_factors(e, line)
 
-                def chunk(c: Value) -> None:
+                def unpack_chunk(c: Value) -> None:
                     def column(table: Value, span: int) -> Value:
                         return e.at(table, e.add(e.times(lane, 4), e.times(e.over(c, span), 4 * LANES)))
 
-                    address = e.at(line, kind.row_bytes(e, c))
+                    address = e.at(line, kind.column_at(e, e.add(start, c)))
                     address = kind.padded(e, address, e.over(e.sub(width, c), kind.block), scratch)
                     into = e.at(lines, e.add(e.times(lane, _LINE), e.times(c, 2)))
-                    self._unpack(e, address, into, column(scales[strip], STEP), column(minima[strip], kind.span))
+                    chunk = kind.unpack(e, address, factors)
+                    self._spread(e, chunk, into, column(scales[strip], STEP), column(minima[strip], kind.span))
 
-                e.each(0, width, kind.chunk, chunk)
+                e.each(0, width, kind.chunk, unpack_chunk)
 
             for s, strip in enumerate(strips):
                 _for_rows(e, e.add(first, e.index(LANES * s)), rows, lambda lane, row, s=s: unpack(s, lane, row))
@@ -169,10 +170,9 @@ class _Quantized:
 
         e.each(0, cols, GROUP, panel)
 
-    def _unpack(self, e: Emitter, address: Value, line: Value, scales: Value, minima: Value) -> None:
+    def _spread(self, e: Emitter, chunk: Unpacked, line: Value, scales: Value, minima: Value) -> None:
         """One row's chunk: its integers to `line`, its scales and minima to columns of [step or span][16 rows]."""
         kind = self.type
-        chunk = kind.unpack(e, address, None)
         narrow = None if chunk.sub is None else e.trunc(chunk.sub, vec(I16, chunk.sub.type.count))
         lanes: dict[int, int] = {}
         for start, lane, values in kind.runs(e, chunk):

@@ -16,7 +16,7 @@ from ..kernel import Arguments, Buffer, Kernel, Scalar
 from .activations import GROUP, Normed, Quantizer
 from .elementwise import act, each_lane
 from .plain import PlainType
-from .quant import QuantType
+from .quant import QuantType, scaled
 from .types import TYPES
 
 _PANEL = 8192
@@ -198,20 +198,21 @@ class _Quantized:
             chunks = e.over(width, kind.chunk)
             blocks = e.over(e.sub(width, e.times(chunks, kind.chunk)), kind.block)
             for w, first, last, y in products:
-                rows(e.at(w, kind.row_bytes(e, start)), first, last, y, start, chunks, blocks)
+                rows(w, first, last, y, start, chunks, blocks)
 
         def rows(w: Value, first: Value, last: Value, y: Value, start: Value, chunks: Value, blocks: Value) -> None:
             def row(r: Value) -> None:
-                line = e.at(w, e.mul(r, stride))
+                row_start = e.at(w, e.mul(r, stride))
+                factors, line = kind.row_factors(e, row_start), e.at(row_start, kind.column_at(e, start))
 
                 def whole(c: Value, *totals: Value) -> list[Value]:
                     address = e.at(line, e.times(c, kind.chunk_bytes))
                     e.prefetch(address, ahead, kind.chunk_bytes)
-                    return self._chunk(e, address, e.at(records, e.times(c, self._record)), totals)
+                    return self._chunk(e, address, e.at(records, e.times(c, self._record)), factors, totals)
 
                 def partial(_: Value, *totals: Value) -> list[Value]:
                     address = kind.padded(e, e.at(line, e.times(chunks, kind.chunk_bytes)), blocks, tail)
-                    return self._chunk(e, address, e.at(records, e.times(chunks, self._record)), totals)
+                    return self._chunk(e, address, e.at(records, e.times(chunks, self._record)), factors, totals)
 
                 totals = e.loop(0, chunks, 1, [const(vec(F32, 16), 0.0)] * 2, whole)
                 if kind.blocks_per_chunk > 1:
@@ -224,10 +225,13 @@ class _Quantized:
 
         e.each(0, cols, _PANEL, panel)
 
-    def _chunk(self, e: Emitter, address: Value, record: Value, totals: tuple[Value, ...]) -> list[Value]:
+    def _chunk(
+        self, e: Emitter, address: Value, record: Value, factors: Value | None, totals: tuple[Value, ...]
+    ) -> list[Value]:
         """Adds one chunk's product to the running totals, which take turns so that their latencies overlap."""
         kind, words = self.type, vec(I16, 32)
-        chunk = kind.unpack(e, address, e.read(vec(F32, len(kind.gains)), record, self._scale_at))
+        activation = e.read(vec(F32, len(kind.gains)), record, self._scale_at)
+        chunk = kind.unpack(e, address, scaled(e, activation, factors))
         scales = kind.scales(e, chunk)
         sums = list(totals)
         for n, parts in enumerate(kind.totals):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..emit import I8, I16, Emitter, Value, const, vec
+from ..emit import F32, I8, I16, Emitter, Value, const, vec
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ class QuantType:
     offset: int = 0
     minima: tuple[Minimum, ...] = ()
     """None, or one for every element, of equal counts: 16 or 32."""
+    head: int = 0
+    """Bytes of a row before its blocks: none, or those of a float32 that scales the whole row."""
 
     @property
     def blocks_per_chunk(self) -> int:
@@ -111,7 +113,16 @@ class QuantType:
 
     def row_bytes(self, e: Emitter, cols: Value) -> Value:
         """Bytes of a row of `cols` weights."""
-        return e.times(e.over(cols, self.block), self.block_bytes)
+        return self.column_at(e, cols)
+
+    def column_at(self, e: Emitter, col: Value) -> Value:
+        """Bytes from the start of a row to the block of the weight `col`."""
+        blocks = e.times(e.over(col, self.block), self.block_bytes)
+        return e.add(blocks, e.index(self.head)) if self.head else blocks
+
+    def row_factors(self, e: Emitter, row: Value) -> Value | None:
+        """What d is multiplied with in the whole row at the address `row`, for each lane of the scale vector."""
+        return e.splat(e.read(F32, row), len(self.gains)) if self.head else None
 
     def scales(self, e: Emitter, chunk: Unpacked) -> Value:
         """The float32 vector d * sub."""

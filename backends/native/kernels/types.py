@@ -5,6 +5,7 @@ from __future__ import annotations
 from .bf16 import BF16
 from .f16 import F16
 from .f32 import F32
+from .int8 import INT8
 from .iq1_m import IQ1_M
 from .iq1_s import IQ1_S
 from .iq2_s import IQ2_S
@@ -39,6 +40,7 @@ QUANT_TYPES: dict[str, QuantType] = {
         *(Q2_K, Q3_K, Q4_K, Q5_K, Q6_K),
         *(IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S),
         *(IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0),
+        INT8,
     )
 }
 """The quantized types, whose products round the activations as `activations` says."""

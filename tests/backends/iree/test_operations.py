@@ -150,7 +150,7 @@ EXPERTS = """
 """
 
 
-@pytest.mark.parametrize("type_name", ["f32", "f16", "q8_0", "q4_k"])
+@pytest.mark.parametrize("type_name", ["f32", "f16", "q8_0", "q4_k", "iq1_s"])
 def test_mixtures_of_experts(type_name: str, tmp_path: Path) -> None:
     """Products round activations to 15 bits, as those of other matrices do."""
     graph = parsed(EXPERTS.replace("TYPE", type_name), "%17")

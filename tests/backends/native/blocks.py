@@ -21,8 +21,8 @@ _SCALES |= {"iq1_m": (48,), "q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,), "t
 
 
 def block_size(name: str) -> tuple[int, int]:
-    """Elements and bytes of a block, as gguf-py knows them."""
-    return gguf.GGML_QUANT_SIZES[_gguf_type(name)]
+    """Elements and bytes of a block, as gguf-py knows them; INT8 has none, and takes 32 at a time."""
+    return (32, 32) if name == "int8" else gguf.GGML_QUANT_SIZES[_gguf_type(name)]
 
 
 def _gguf_type(name: str) -> gguf.GGMLQuantizationType:
@@ -59,6 +59,8 @@ def with_every_scale(raw: np.ndarray, name: str) -> np.ndarray:
 
 def dequantized(raw: np.ndarray, name: str) -> np.ndarray:
     """The weight as float32 (rows, cols)."""
+    if name == "int8":
+        return raw[:, :4].copy().view("<f4") * raw[:, 4:].view(np.int8).astype(np.float32)
     values = raw.view(np.float16 if name == "f16" else np.float32) if name in ("f16", "f32") else raw
     return gguf.dequantize(values, _gguf_type(name)).astype(np.float32)
 

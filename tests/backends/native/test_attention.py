@@ -160,7 +160,7 @@ def check(case: Case, target: Target) -> None:
 
 
 @each_target
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(case=cases())
 def test_attention_of_any_shape(target: Target, case: Case) -> None:
     check(case, target)
@@ -305,7 +305,7 @@ def test_keys_out_of_sight_leave_no_trace(target: Target, dtype: str, window: in
 
 
 @each_target
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tokens=st.integers(1, 9), spare=st.integers(0, 4), row=st.integers(1, 70), position=st.integers(0, 10**6))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_go_to_their_places_in_the_ring(
