@@ -52,7 +52,7 @@ class Family:
         if written is None and metadata.get("tokenizer.ggml.pre") != "kimi-k2":
             raise InputError("tokenizer.ggml.merges is missing; give token ids instead")
         merges = _merges(written or ())
-        ids = vocabulary.ids()
+        ids = vocabulary.ids
         extended = dict(ids)
         for symbol in _symbols(merges, pre):
             extended.setdefault(symbol, len(extended))

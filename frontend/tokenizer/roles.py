@@ -100,22 +100,21 @@ class Defaults:
 
 
 def special_tokens(
-    metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int], defaults: Defaults, notes: list[str]
-) -> tuple[SpecialTokens, list[int]]:
-    """The roles of a vocabulary's tokens, and the tokens' types as these mend them.
+    metadata: Mapping[str, Any], ids: Mapping[str, int], types: bytes, defaults: Defaults, notes: list[str]
+) -> tuple[SpecialTokens, bytes]:
+    """The roles of a vocabulary's tokens, and the tokens' types as these mend them; `ids` are those of all texts.
 
     Adds to `notes` what the file says and is not believed. Raises InputError for a key of the wrong kind.
     """
-    ids = {text: i for i, text in enumerate(texts)}
     roles = {
-        "bos": _by_key(metadata, "bos", len(texts), defaults.bos_id, notes),
-        "eos": _by_key(metadata, "eos", len(texts), defaults.eos_id, notes),
-        "unk": _by_key(metadata, "unk", len(texts), defaults.unk_id, notes),
-        "sep": _by_key(metadata, "sep", len(texts), defaults.sep_id, notes),
+        "bos": _by_key(metadata, "bos", len(ids), defaults.bos_id, notes),
+        "eos": _by_key(metadata, "eos", len(ids), defaults.eos_id, notes),
+        "unk": _by_key(metadata, "unk", len(ids), defaults.unk_id, notes),
+        "sep": _by_key(metadata, "sep", len(ids), defaults.sep_id, notes),
     }
     mended: dict[int, int] = {}
     for role, known in _BY_TEXT.items():
-        roles[role] = _by_key(metadata, role, len(texts), None, notes)
+        roles[role] = _by_key(metadata, role, len(ids), None, notes)
         if roles[role] is None:
             roles[role] = next((ids[text] for text in known if text in ids), None)
             mended |= {ids[text]: TokenType.CONTROL for text in known if text in ids and ids[text] == roles[role]}
@@ -125,8 +124,10 @@ def special_tokens(
     mended |= {ids[text]: TokenType.USER_DEFINED for text in _ALWAYS_USER_DEFINED if text in ids}
     exceptions = _exceptions(ids)
     mended |= exceptions
-    changed = [mended.get(i, kind) for i, kind in enumerate(types)]
-    lstrip, rstrip = _stripping(metadata, texts, changed)
+    changed = bytearray(types)
+    for token, kind in mended.items():
+        changed[token] = kind
+    lstrip, rstrip = _stripping(metadata, ids, changed)
     add_bos = _is_added(metadata, "bos", roles["bos"], defaults.add_bos, notes)
     add_eos = _is_added(metadata, "eos", roles["eos"], defaults.add_eos, notes)
     specials = SpecialTokens(
@@ -141,7 +142,7 @@ def special_tokens(
         lstrip=lstrip,
         rstrip=rstrip,
     )
-    return specials, changed
+    return specials, bytes(changed)
 
 
 def flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -185,20 +186,24 @@ def _exceptions(ids: Mapping[str, int]) -> dict[int, int]:
 
 
 def _stripping(
-    metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]
+    metadata: Mapping[str, Any], ids: Mapping[str, int], types: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that swallow white space before and after them, which llama.cpp knows by the names of some models."""
     pre, architecture, name = (
         str(metadata.get(key, "")) for key in ("tokenizer.ggml.pre", "general.architecture", "general.name")
     )
-    special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-    specials = {texts[i]: i for i, kind in enumerate(types) if kind in special}
     jina = any(part in pre for part in ("jina-v2-de", "jina-v2-es", "jina-v2-code"))
     if jina or any(part in architecture for part in ("nomic-bert-moe", "jina-bert-v3")):
-        return tuple(token for text, token in specials.items() if text == "<mask>"), ()
+        return _tokens(ids, "<mask>"), ()
     if "phi-3" in name.lower() or "phi3" in name.lower():
-        kept = ("<unk>", "<s>", "<|endoftext|>")
-        return (), tuple(token for text, token in specials.items() if text not in kept)
+        kept = _tokens(ids, "<unk>", "<s>", "<|endoftext|>")
+        special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        return (), tuple(token for token, kind in enumerate(types) if kind in special and token not in kept)
     if "modern-bert" in name.lower():
-        return tuple(token for text, token in specials.items() if text == "[MASK]"), ()
+        return _tokens(ids, "[MASK]"), ()
     return (), ()
+
+
+def _tokens(ids: Mapping[str, int], *texts: str) -> tuple[int, ...]:
+    """The tokens of these texts, without those that are none."""
+    return tuple(ids[text] for text in texts if text in ids)

@@ -14,6 +14,7 @@ from .roles import SpecialTokens, TokenType
 SPACE = "▁"
 """How SentencePiece writes U+0020."""
 UNIGRAM, BPE = 1, 2
+_pack_float = struct.Struct("<f").pack
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def model_proto(
 
 def _piece(text: str, score: float, kind: int) -> bytes:
     """One `SentencePiece` of the model: text, score (a 32-bit float) and type."""
-    return _bytes_field(1, _bytes_field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + bytes((0x18, kind)))
+    raw = text.encode()
+    content = b"".join((b"\n", _varint(len(raw)), raw, b"\x15", _pack_float(score), b"\x18", _varint(kind)))
+    return b"".join((b"\n", _varint(len(content)), content))
 
 
 def _bytes_field(number: int, content: bytes) -> bytes:

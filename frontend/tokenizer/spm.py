@@ -32,7 +32,7 @@ class Family:
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
         """Raises InputError where SentencePiece does not take the vocabulary."""
-        ids = vocabulary.ids()
+        ids = vocabulary.ids
         pieces = [
             (text, score, _type(text, kind))
             for text, score, kind in zip(vocabulary.texts, vocabulary.scores, vocabulary.types, strict=True)
@@ -86,6 +86,6 @@ def load_model(folder: Path) -> sentencepiece.SentencePieceProcessor:
 
 def _type(text: str, kind: int) -> int:
     """The type that makes SentencePiece treat a token as llama.cpp does."""
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        return TokenType.BYTE if kind not in _KEPT else kind
-    return kind if kind in _KEPT else TokenType.NORMAL
+    if kind in _KEPT:
+        return kind
+    return TokenType.BYTE if len(text) == 6 and text.startswith("<0x") and text.endswith(">") else TokenType.NORMAL

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError, UnsupportedError
 from .roles import Defaults, SpecialTokens, TokenType, flag, special_tokens
 
-_TYPES = frozenset(map(int, TokenType))
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
@@ -20,6 +20,7 @@ class Vocabulary:
 
     Attributes:
         texts: of every token, no two alike and none empty.
+        ids: of every text.
         scores: of every token; 0 where the file has none.
         types: `TokenType` of every token, as their roles mend them.
         specials: the roles of tokens.
@@ -28,15 +29,12 @@ class Vocabulary:
     """
 
     texts: Sequence[str]
+    ids: Mapping[str, int]
     scores: Sequence[float]
-    types: Sequence[int]
+    types: bytes
     specials: SpecialTokens
     add_space_prefix: bool
     clean_spaces: bool
-
-    def ids(self) -> dict[str, int]:
-        """The id of every text."""
-        return {text: i for i, text in enumerate(self.texts)}
 
 
 def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list[str]) -> Vocabulary:
@@ -45,15 +43,22 @@ def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list
     Raises InputError where a key is missing or its value can't be, UnsupportedError for texts that are not UTF-8.
     """
     texts = _texts(metadata)
+    ids = {text: i for i, text in enumerate(texts)}
+    if len(ids) < len(texts):
+        first = next(i for i, text in enumerate(texts) if ids[text] != i)
+        second = ids[texts[first]]
+        raise InputError(f"tokenizer.ggml.tokens has {texts[first]!r} at {first} and at {second}; texts must differ")
     scores = _column(metadata, "scores", len(texts), 0.0)
     given = _column(metadata, "token_type", len(texts), TokenType.NORMAL)
-    types = [int(kind) if kind in _TYPES else TokenType.UNDEFINED for kind in given]
-    specials, types = special_tokens(metadata, texts, types, defaults, notes)
-    for i, (text, kind) in enumerate(zip(texts, types, strict=True)):
-        if kind == TokenType.BYTE and not _BYTE.fullmatch(text):
-            raise InputError(f"tokenizer.ggml.token_type says that {text!r} at {i} is a byte, as <0x00> to <0xFF> are")
+    known = np.where(np.isin(given, list(TokenType)), given, TokenType.UNDEFINED).astype(np.uint8).tobytes()
+    specials, types = special_tokens(metadata, ids, known, defaults, notes)
+    for i, kind in enumerate(types):
+        if kind == TokenType.BYTE and not _BYTE.fullmatch(texts[i]):
+            raise InputError(
+                f"tokenizer.ggml.token_type says that {texts[i]!r} at {i} is a byte, as <0x00> to <0xFF> are"
+            )
     prefix = flag(metadata, "add_space_prefix", defaults.add_space_prefix)
-    return Vocabulary(texts, scores, types, specials, prefix, defaults.clean_spaces)
+    return Vocabulary(texts, ids, scores.tolist(), types, specials, prefix, defaults.clean_spaces)
 
 
 def strings(metadata: Mapping[str, Any], name: str) -> Sequence[str] | None:
@@ -73,32 +78,26 @@ def strings(metadata: Mapping[str, Any], name: str) -> Sequence[str] | None:
 
 
 def _texts(metadata: Mapping[str, Any]) -> list[str]:
-    """The text of every token, none of them empty and no two alike."""
+    """The text of every token, none of them empty."""
     found = strings(metadata, "tokens")
     if not found:
         raise InputError("tokenizer.ggml.tokens is missing; give token ids instead")
-    texts = [text or f"[EMPTY_{i}]" for i, text in enumerate(found)]
-    ids = {text: i for i, text in enumerate(texts)}
-    if len(ids) < len(texts):
-        first = next(i for i, text in enumerate(texts) if ids[text] != i)
-        second = ids[texts[first]]
-        raise InputError(f"tokenizer.ggml.tokens has {texts[first]!r} at {first} and at {second}; texts must differ")
-    return texts
+    return [text or f"[EMPTY_{i}]" for i, text in enumerate(found)]
 
 
 def _is_utf8(text: str) -> bool:
     """Whether a string has no surrogates, which stand for bytes that are not UTF-8."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or not _SURROGATE.search(text)
 
 
-def _column(metadata: Mapping[str, Any], name: str, size: int, default: float) -> list[float]:
+def _column(metadata: Mapping[str, Any], name: str, size: int, default: float) -> np.ndarray:
     """A number for every token, or the default where the file is silent."""
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
-        return [default] * size
+        return np.full(size, default)
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iuf" or len(array) < size:
         raise InputError(f"tokenizer.ggml.{name} is no list with a number for each of the {size} tokens")
     if not np.abs(array).max() <= np.finfo(np.float32).max:  # not a number fails too
         raise InputError(f"tokenizer.ggml.{name} holds a number that is not finite in 32 bits")
-    return array[:size].tolist()
+    return array[:size]
