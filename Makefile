@@ -7,6 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 MODEL  := demo/gemma-3-270m-q4_k_m.gguf
 BUNDLE := demo/gemma
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test quick lint clean
 
@@ -15,10 +16,10 @@ demo: $(MODEL)
 	$(BIN)/ggufc run $(BUNDLE) "The lighthouse keeper climbed the stairs and" --tokens 64
 
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 quick: lint
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

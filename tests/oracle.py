@@ -221,7 +221,7 @@ class Reference(Vocabulary):
         *,
         kv: str = "f32",
         flash_attention: bool = False,
-        threads: int = 2,
+        threads: int = 1,
         n_ctx: int = 2048,
         pooling: str | None = None,
     ) -> None:
