@@ -79,6 +79,7 @@ def _complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 
 model_argument = click.argument("model", type=PATH, shell_complete=_complete_model)
+optional_model_argument = click.argument("model", type=PATH, required=False, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv",
     type=click.Choice(["f32", "f16", "q8_0"]),
