@@ -10,7 +10,7 @@ from ..frontend.ggml_types import by_name
 from ..graph.ir import Graph, Op, Value, Weight
 from ..graph.model import Model
 from ..passes import pipeline
-from .executor import DTYPES, CacheSpec, cache_specs
+from .executor import CacheSpec, cache_specs
 
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
@@ -125,7 +125,7 @@ def chosen(op: Op) -> int:
 
 def _cache_read(cache: Value, position: int) -> int:
     """Of an argument's rows `S` all up to the position, of `S512` no more than 512, of `T` none: it is no cache."""
-    rows, size = cache.type.shape[0], cache.type.row_size * DTYPES[cache.type.dtype].itemsize
+    rows, size = cache.type.shape[0], by_name(cache.type.dtype).nbytes(cache.type.row_size)
     if isinstance(rows, int):
         return rows * size
     return min(position, int(rows[1:] or position)) * size if rows.startswith("S") else 0
