@@ -106,7 +106,8 @@ def operation_bytes(graph: Graph, tokens: int, position: int) -> list[int]:
 def _weight_read(op: Op, weight: Weight, tokens: int) -> int:
     first, *rest = (int(d) for d in weight.type.shape)
     rows = min(first, _ROWS_READ[op.name](op, tokens)) if op.name in _ROWS_READ else first
-    return by_name(weight.type.dtype).nbytes(rows * math.prod(rest))
+    *lines, cols = (rows, *rest)
+    return by_name(weight.type.dtype).nbytes(cols, math.prod(lines))
 
 
 _ROWS_READ: dict[str, Callable[[Op, int], int]] = {

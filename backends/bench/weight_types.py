@@ -15,7 +15,7 @@ import numpy as np
 from ...frontend.errors import InputError
 from ...frontend.ggml_types import by_name
 from ...graph.ir import Graph, Op, Value, Weight
-from ...graph.ops import WEIGHT_TYPES
+from ...graph.ops import OWN_TYPES, WEIGHT_TYPES
 from ...graph.types import TensorType
 from ...graph.verify import verify
 from ..bandwidth import ReadBandwidth, noise
@@ -70,10 +70,11 @@ def bench_types(
     Raises:
         InputError: a type that there isn't, or no room for temporary files.
     """
-    types = types or WEIGHT_TYPES
+    known = (*WEIGHT_TYPES, *OWN_TYPES)
+    types = types or known
     for name in types:
-        if name not in WEIGHT_TYPES:
-            raise InputError(f"no type of weights {name!r}; there are {', '.join(WEIGHT_TYPES)}")
+        if name not in known:
+            raise InputError(f"no type of weights {name!r}; there are {', '.join(known)}")
     workers = tuple(dict.fromkeys(threads or (1, usable_cores())))
     bandwidths = {n: ReadBandwidth(n) for n in workers}
     reads: dict[int, list[float]] = {n: [] for n in workers}
@@ -83,8 +84,7 @@ def bench_types(
             progress(f"type {number} of {len(types)}: {name}")
             case = _Case(name, side, _count(name, side, total), bank)
             by_threads = [case.measured(n, bandwidths[n], rounds, reads[n]) for n in workers]
-            block = by_name(name)
-            bits = 8 * block.block_bytes / block.block_elements
+            bits = 8 * _nbytes(name, 1, side) / side
             rows.append({"type": name, "bits": bits, "by_threads": by_threads})
     for bandwidth in bandwidths.values():
         bandwidth.close()
@@ -96,7 +96,7 @@ def _count(name: str, side: int, total: int) -> int:
 
 
 def _nbytes(name: str, rows: int, cols: int) -> int:
-    return by_name(name).nbytes(rows * cols)
+    return by_name(name).nbytes(cols, rows)
 
 
 @contextmanager
@@ -185,9 +185,9 @@ def _products(name: str, side: int, count: int) -> Graph:
 
 
 def random_rows(rng: np.random.Generator, name: str, rows: int, cols: int) -> np.ndarray:
-    """Raw rows of a type, uint8 (rows, bytes): random numbers, of a quantized type any blocks of not too large ones."""
-    if name in _PLAIN:
-        return _PLAIN[name](rng.standard_normal((rows, cols), np.float32)).view(np.uint8)
+    """Raw rows of a type, uint8 (rows, bytes): random numbers, of quantized types any blocks of not too large ones."""
+    if name in _ENCODED:
+        return _ENCODED[name](rng.standard_normal((rows, cols), np.float32)).view(np.uint8)
     kind = by_name(name)
     raw = rng.integers(0, 256, (rows * cols // kind.block_elements, kind.block_bytes), np.uint8)
     values = np.empty((rows, cols), np.float32)
@@ -198,10 +198,13 @@ def random_rows(rng: np.random.Generator, name: str, rows: int, cols: int) -> np
     return raw.reshape(rows, -1)
 
 
-_PLAIN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_ENCODED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "f32": lambda values: values,
     "f16": lambda values: values.astype(np.float16),
     "bf16": lambda values: (values.view(np.uint32) >> 16).astype(np.uint16),
+    "int8": lambda values: np.hstack(
+        [np.full((len(values), 1), 1 / 32, "<f4").view(np.int8), np.int8(32 * values.clip(-3, 3))]
+    ),
 }
 
 
