@@ -26,5 +26,8 @@ _HOMES = {"Session": "session", "export": "export", "load": "load"}
 def __getattr__(name: str) -> Any:
     """`export` needs the compiler's packages, and `load` and `Session` what a device has."""
     if name in _HOMES:
-        return getattr(import_module(f".backends.{_HOMES[name]}", __name__), name)
+        from .backends.extras import exporting
+
+        with exporting():
+            return getattr(import_module(f".backends.{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

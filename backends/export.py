@@ -32,6 +32,7 @@ from .bundle import (
     written_aside,
 )
 from .executor import cache_specs, check_kv, chosen_kv
+from .extras import exporting
 from .load import usable_cores
 from .native.target import Target, host_target
 
@@ -48,6 +49,7 @@ def silent(stage: str) -> None:
     """Progress that nobody sees."""
 
 
+@exporting()
 def export(
     model: Path | str,
     output: Path | str,

@@ -1,11 +1,13 @@
 """What a model is: architecture, numbers, layers, tensors, and what running it costs."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from ..frontend.errors import InputError
-from ..graph.ir import Graph, Op
+from ..frontend.ggml_types import by_name
+from ..graph.ir import Graph, Op, Value, Weight
 from ..graph.model import Model
 from ..passes import pipeline
 from .executor import CacheSpec, cache_specs
@@ -76,23 +78,62 @@ def caches_of(model: Model, kv: str) -> tuple[CacheSpec, ...]:
 
 def weight_bytes(model: Model) -> int:
     """Bytes of weights that decoding one token reads: every tensor of the graph once, as far as it is read."""
-    read: dict[str, int] = {}
-    for op in pipeline.forward(model.graph).ops:
-        for weight in op.weights:
-            tensor = model.file.tensors[weight.name]
-            rows = _ROWS_READ[op.name](op) if op.name in _ROWS_READ else tensor.shape[0]
-            nbytes = tensor.nbytes // tensor.shape[0] * rows
-            read[weight.name] = max(nbytes, read.get(weight.name, 0))
-    return sum(read.values())
+    return sum(operation_bytes(pipeline.forward(model.graph), 1, 0))
 
 
-_ROWS_READ: dict[str, Callable[[Op], int]] = {
-    "embed": lambda op: 1,
-    "add_row": lambda op: 1,
-    "expert_linear": lambda op: int(op.values[1].type.shape[-1]),
-    "expert_gain": lambda op: int(op.values[1].type.shape[-1]),
+def operation_bytes(graph: Graph, tokens: int, position: int) -> list[int]:
+    """Bytes of weights and caches that each operation of an entry point reads from memory.
+
+    A tensor or a cache counts once, for the first of the operations that read most of it: the others find it in the
+    processor's own caches.
+
+    Args:
+        graph: `prefill`, `decode` or `encode`, or a run without a cache.
+        tokens: of the call. Of a mixture as many experts count as they can choose.
+        position: of the last token. An attention reads a cache up to there, or its window.
+    """
+    most: dict[Weight | Value, tuple[int, int]] = {}  # bytes, number of the operation
+    for n, op in enumerate(graph.ops):
+        sizes: dict[Weight | Value, int] = {weight: _weight_read(op, weight, tokens) for weight in op.weights}
+        sizes |= {v: _cache_read(v, position) for v in op.values[_CACHES.get(op.name, slice(0))]}
+        most |= {operand: (size, n) for operand, size in sizes.items() if size > most.get(operand, (0, 0))[0]}
+    read = [0] * len(graph.ops)
+    for size, n in most.values():
+        read[n] += size
+    return read
+
+
+def _weight_read(op: Op, weight: Weight, tokens: int) -> int:
+    first, *rest = (int(d) for d in weight.type.shape)
+    rows = min(first, _ROWS_READ[op.name](op, tokens)) if op.name in _ROWS_READ else first
+    *lines, cols = (rows, *rest)
+    return by_name(weight.type.dtype).nbytes(cols, math.prod(lines))
+
+
+_ROWS_READ: dict[str, Callable[[Op, int], int]] = {
+    "embed": lambda op, tokens: tokens,
+    "add_row": lambda op, tokens: 1,
+    "expert_linear": lambda op, tokens: tokens * chosen(op),
+    "expert_gain": lambda op, tokens: tokens * chosen(op),
 }
-"""Of a tensor's first axis, what one token reads where that isn't all: its own row, the matrices of its experts."""
+"""Of a tensor's first axis, what a call reads where that isn't all: its tokens' rows, the matrices of their experts."""
+
+
+def chosen(op: Op) -> int:
+    """The number of experts that each token goes to, of an operation over them."""
+    return int(op.values[1].type.shape[-1])
+
+
+def _cache_read(cache: Value, position: int) -> int:
+    """Of an argument's rows `S` all up to the position, of `S512` no more than 512, of `T` none: it is no cache."""
+    rows, size = cache.type.shape[0], by_name(cache.type.dtype).nbytes(cache.type.row_size)
+    if isinstance(rows, int):
+        return rows * size
+    return min(position, int(rows[1:] or position)) * size if rows.startswith("S") else 0
+
+
+_CACHES = {"attention": slice(1, 3), "short_conv": slice(1, 2)}
+"""Which values of an operation may be caches that it reads."""
 
 
 def decode_bytes(model: Model, kv: str, position: int) -> int:

@@ -18,6 +18,7 @@ from ..frontend.errors import InputError, UnsupportedError
 
 KV = "f16"
 """Element type of llama.cpp's caches by default."""
+_NO_POOLING = 0  # enum llama_pooling_type
 
 
 class _ModelParams(ctypes.Structure):
@@ -83,6 +84,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # result, arguments
     "llama_memory_clear": (None, (_HANDLE, ctypes.c_bool)),
     "llama_decode": (_INT, (_HANDLE, _Batch)),
     "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
+    "llama_set_embeddings": (None, (_HANDLE, ctypes.c_bool)),
+    "llama_model_n_embd_out": (_INT, (_HANDLE,)),
+    "llama_pooling_type": (_INT, (_HANDLE,)),
+    "llama_get_embeddings_ith": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
+    "llama_get_embeddings_seq": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
 }
 
 
@@ -110,13 +116,14 @@ class LlamaCpp:
         path: the GGUF.
         threads: workers.
         context: most positions.
+        embeds: for embeddings in place of logits.
 
     Raises:
         UnsupportedError: `xllamacpp` is not installed, or of an unknown make.
         InputError: llama.cpp doesn't load the file.
     """
 
-    def __init__(self, path: Path, threads: int, context: int) -> None:
+    def __init__(self, path: Path, threads: int, context: int, embeds: bool = False) -> None:
         self._lib = lib = _library()
         _errors.clear()
         self._model = lib.llama_model_load_from_file(os.fsencode(path), lib.llama_model_default_params())
@@ -124,11 +131,14 @@ class LlamaCpp:
             raise InputError(f"{path}: llama.cpp doesn't load it: {_cause()}")
         params = lib.llama_context_default_params()
         params.n_ctx = context
+        if embeds:
+            params.n_batch = params.n_ubatch = context  # an encoder takes a text in one go
         self._context = lib.llama_init_from_model(self._model, params)
         if not self._context:
             lib.llama_model_free(self._model)
             raise InputError(f"{path}: llama.cpp makes no context of {context} tokens: {_cause()}")
         lib.llama_set_n_threads(self._context, threads, threads)
+        lib.llama_set_embeddings(self._context, embeds)
         self._most: int = lib.llama_n_batch(self._context)  # tokens of one call; it aborts on more
         self.vocabulary: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
 
@@ -137,15 +147,31 @@ class LlamaCpp:
         if not len(ids):
             raise InputError("no tokens: a prompt needs one at least")
         for start in range(0, len(ids), self._most):
-            part = ids[start : start + self._most]
-            status = self._lib.llama_decode(self._context, _Batch(len(part), (ctypes.c_int32 * len(part))(*part)))
-            if status:
-                raise InputError(f"llama.cpp refuses {len(part)} tokens (status {status})")
+            self._feed(ids[start : start + self._most])
         return np.ctypeslib.as_array(self._lib.llama_get_logits_ith(self._context, -1), (self.vocabulary,)).copy()
 
     def decode(self, token: int) -> np.ndarray:
         """Feeds one token; as `prefill`."""
         return self.prefill([token])
+
+    def embed(self, ids: Sequence[int]) -> np.ndarray:
+        """The embedding of one text, as the file pools: float32 (dim,), or (tokens, dim) where it doesn't.
+
+        Raises:
+            InputError: llama.cpp refuses the tokens.
+        """
+        self.reset()
+        self._feed(ids)
+        dim = (self._lib.llama_model_n_embd_out(self._model),)
+        if self._lib.llama_pooling_type(self._context) != _NO_POOLING:
+            return np.ctypeslib.as_array(self._lib.llama_get_embeddings_seq(self._context, 0), dim).copy()
+        rows = (self._lib.llama_get_embeddings_ith(self._context, n) for n in range(len(ids)))
+        return np.stack([np.ctypeslib.as_array(row, dim) for row in rows])
+
+    def _feed(self, ids: Sequence[int]) -> None:
+        status = self._lib.llama_decode(self._context, _Batch(len(ids), (ctypes.c_int32 * len(ids))(*ids)))
+        if status:
+            raise InputError(f"llama.cpp refuses {len(ids)} tokens (status {status})")
 
     def reset(self) -> None:
         """Forgets every token."""

@@ -18,6 +18,7 @@ from ..frontend.splits import split_paths
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, read_bundle
 from .executor import check_kv, chosen_kv
+from .extras import exporting
 from .machine import best_target, this_machine
 from .session import Facts, Session
 
@@ -31,6 +32,7 @@ MOST_THREADS = 1024
 BACKENDS = ("iree", "native", "xla")
 
 
+@exporting()
 def load(
     model: Path | str,
     backend: str = "iree",
@@ -94,8 +96,8 @@ def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundl
     path = find_model(model)
     if path.is_dir():
         bundle = read_bundle(path)
-        return bundle, bundle.weights(Path(weights) if weights else None)[0]
-    if weights:
+        return bundle, bundle.weights(None if weights is None else Path(weights))[0]
+    if weights is not None:
         raise InputError(f"{path}: is no bundle, so it takes no other weights")
     return None, path
 

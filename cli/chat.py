@@ -18,6 +18,7 @@ from ..frontend.errors import GgufcError, InputError
 from ..frontend.models import stored_model
 from .interrupts import interrupts
 from .options import (
+    TEXT,
     backend_option,
     common_options,
     model_argument,
@@ -52,7 +53,7 @@ quotes, up to the next three. A line that begins with a space is no command.
 
 @click.command(short_help="Talk with MODEL.")
 @model_argument
-@click.option("--system", metavar="TEXT", help="The system prompt.")
+@click.option("--system", type=TEXT, metavar="TEXT", help="The system prompt.")
 @template_options
 @click.option("-n", "--tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)

@@ -9,6 +9,7 @@ import click
 from ..frontend.errors import InputError
 from .options import (
     PATH,
+    TEXT,
     backend_option,
     common_options,
     model_argument,
@@ -23,8 +24,10 @@ from .prompts import decoded
 
 @click.command(short_help="Let MODEL choose among answers.")
 @model_argument
-@click.argument("question")
-@click.option("-o", "--option", "given", multiple=True, metavar="TEXT", help="An answer to choose; give two or more.")
+@click.argument("question", type=TEXT)
+@click.option(
+    "-o", "--option", "given", type=TEXT, multiple=True, metavar="TEXT", help="An answer to choose; give two or more."
+)
 @click.option("--rating", metavar="LOW-HIGH", help="Answers are the whole numbers of a range, such as 1-5.")
 @click.option("-f", "--file", "material_file", type=PATH, metavar="FILE", help="What the question is about.")
 @template_options

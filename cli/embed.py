@@ -9,6 +9,7 @@ import click
 from ..frontend.errors import InputError
 from .options import (
     PATH,
+    TEXT,
     backend_option,
     common_options,
     model_argument,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Turn texts into embeddings.")
 @model_argument
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.argument("texts", type=TEXT, nargs=-1, metavar="[TEXT]...")
 @click.option("-f", "--file", "text_file", type=PATH, metavar="FILE", help="Read texts from a file, one a line.")
 @click.option("--prompt-ids", multiple=True, metavar="IDS", help="Token ids, such as 101,2023,102; fed as they are.")
 @click.option("--raw", is_flag=True, help="As the model gives them, not of length 1.")

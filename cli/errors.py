@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from ..frontend.errors import GgufcError
+from ..backends.extras import remedy
+from ..frontend.errors import GgufcError, UnsupportedError
 from .interrupts import SIGNALLED, SIGNALS, interrupts
 
 FAULT, NO_MEMORY, NO_READER = 70, 71, 141
@@ -18,8 +19,6 @@ MEMORY_PHRASES = (
     "RESOURCE_EXHAUSTED",
 )
 """What the loader, the system and native libraries say when memory is short, in errors of many types."""
-EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite")
-"""Imported for exporting alone; a device that only runs bundles hasn't them."""
 
 
 def explain(error: Exception) -> tuple[str, int]:
@@ -37,8 +36,8 @@ def explain(error: Exception) -> tuple[str, int]:
             return SIGNALS[signal.Signals(number)], SIGNALLED + number
         case _ if any(isinstance(e, MemoryError) or any(p in str(e) for p in MEMORY_PHRASES) for e in _chain(error)):
             return "out of memory", NO_MEMORY
-        case ModuleNotFoundError(name=str(name)) if name.split(".")[0] in EXPORT_PACKAGES:
-            return f"this needs the package {name}, which is not installed; pip install 'ggufc[export]'", 3
+        case ModuleNotFoundError() if said := remedy(error):
+            return said, UnsupportedError.exit_code
         case OSError(filename=None):
             return f"{error.strerror or error}", 2
         case OSError():

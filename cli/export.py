@@ -5,9 +5,10 @@ from time import perf_counter
 
 import click
 
-from .options import PATH, common_options, kv_option, model_argument
+from .options import PATH, TEXT, common_options, kv_option, model_argument
 from .output import print_json, print_table, size_text, tell
 from .progress import Progress
+from .prompts import without_advice
 
 
 @click.command(short_help="Compile MODEL into a bundle.")
@@ -24,6 +25,7 @@ from .progress import Progress
 )
 @click.option(
     "--keep",
+    type=TEXT,
     multiple=True,
     metavar="NAME",
     help="Leave this matrix as it is, such as token_embd.weight or '*ffn_down*'; may be given several times.",
@@ -65,7 +67,8 @@ def export(
         )
     manifest = bundle.manifest
     said = manifest["tokenizer"]
-    for note in (*said.get("notes", ()), *([f"{said['missing']}: it runs on ids"] if "missing" in said else [])):
+    missing = [f"ids instead of text: {without_advice(said['missing'])}"] if "missing" in said else []
+    for note in (*said.get("notes", ()), *missing):
         tell(note)
     report = {
         "bundle": str(bundle.path),

@@ -31,7 +31,27 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
     return decorate
 
 
-PATH = click.Path(path_type=Path)
+class _Path(click.Path):
+    """The name of a file or folder, which is not empty: to the system that would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) if value else self.fail("the name is empty", param, ctx)
+
+
+class _Text(click.types.StringParamType):
+    """A text. What the shell gave that is not UTF-8 Python would hand on in disguise."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = super().convert(value, param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            self.fail(f"byte {len(os.fsencode(text[: error.start]))} is not UTF-8", param, ctx)
+        return text
+
+
+PATH = _Path(path_type=Path)
+TEXT = _Text()
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_set_debug, help="Show where an error arose."
 )
@@ -59,6 +79,7 @@ def _complete_model(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 
 model_argument = click.argument("model", type=PATH, shell_complete=_complete_model)
+optional_model_argument = click.argument("model", type=PATH, required=False, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv",
     type=click.Choice(["f32", "f16", "q8_0"]),
@@ -83,7 +104,7 @@ tokens_option = click.option(
     "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
 )
 stop_option = click.option(
-    "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
+    "--stop", type=TEXT, multiple=True, metavar="TEXT", help="End before this text; may be given several times."
 )
 
 
@@ -129,10 +150,13 @@ template_options = options(
     click.option(
         "--chat-template", type=PATH, metavar="FILE", help="A chat template in jinja2 instead of the model's."
     ),
-    click.option("--template", metavar="NAME", help="Which of the model's chat templates; default: the main one."),
+    click.option(
+        "--template", type=TEXT, metavar="NAME", help="Which of the model's chat templates; default: the main one."
+    ),
     click.option(
         "--set",
         "variables",
+        type=TEXT,
         multiple=True,
         metavar="NAME=VALUE",
         callback=_settings,

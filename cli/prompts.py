@@ -11,6 +11,11 @@ def parse_ids(text: str) -> list[int]:
         raise InputError(f"--prompt-ids {text[:80]!r}: wanted numbers with commas between, such as 2,818") from None
 
 
+def without_advice(message: str) -> str:
+    """Why a model has no tokenizer, without what to do, for who gives ids already."""
+    return message.partition("; give token ids instead")[0]
+
+
 def decoded(raw: bytes, source: str) -> str:
     """UTF-8, without the line's end that an editor or `echo` leaves."""
     try:

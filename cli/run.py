@@ -11,6 +11,7 @@ import click
 from ..frontend.errors import InputError, UnsupportedError
 from .options import (
     PATH,
+    TEXT,
     backend_option,
     common_options,
     model_argument,
@@ -22,12 +23,12 @@ from .options import (
 )
 from .output import print_json, stream_text, tell
 from .progress import Progress
-from .prompts import decoded, parse_ids
+from .prompts import decoded, parse_ids, without_advice
 
 
 @click.command(short_help="Continue a prompt with MODEL.")
 @model_argument
-@click.argument("prompt", required=False)
+@click.argument("prompt", type=TEXT, required=False)
 @click.option("-f", "--file", "prompt_file", type=PATH, metavar="FILE", help="Read the prompt from a file.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids, such as 2,818; fed as they are.")
 @tokens_option
@@ -129,7 +130,7 @@ def _tokenizer(session: Any, needed: bool) -> Any:
     except UnsupportedError as error:
         if needed:
             raise
-        tell(f"ids instead of text: {error}")
+        tell(f"ids instead of text: {without_advice(str(error))}")
         return None
     for note in tokenizer.notes:
         tell(note)

@@ -56,6 +56,8 @@ def find_model(name: Path | str | bytes) -> Path:
             have, or the store's copy is damaged or unfinished.
     """
     text = os.fsdecode(name)
+    if not text:
+        raise InputError("the model's name is empty; give a file, a bundle or a name that `ggufc status` lists")
     path = Path(text)
     if _stands_for_itself(path, text):
         return path

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Op
 from ..executor import KV_TYPES, CacheSpec, cache_specs
 from .launch import loaded, word
 from .program import CacheRows, Program, WeightBytes, lower
@@ -25,6 +25,15 @@ class _Buffer:
 
     array: np.ndarray
     address: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The seconds that an operation took, and the names of the kernels that it ran."""
+
+    op: Op
+    kernels: tuple[str, ...]
+    seconds: float
 
 
 class NativeExecutor:
@@ -72,6 +81,33 @@ class NativeExecutor:
         """The run without a cache: int32 (T,) to logits float32 (T, vocabulary) of every position."""
         with self._lock:
             return self._call("forward", tokens, 0, [], ())
+
+    def profile(self, entry: str, tokens: np.ndarray, position: int, runs: int = 5) -> list[Timed]:
+        """Where an entry point spends its time, over caches of its own that hold ones.
+
+        Args:
+            entry: its name.
+            tokens: int32 ids, as for `run`; of `decode` one.
+            position: of the first of them; 0 where the entry point has none.
+            runs: that are measured, after one that isn't; medians count.
+
+        Returns:
+            One for each operation of the graph that takes time, in its order.
+        """
+        length = position + len(tokens)
+        rows = [c.rows or min(length, c.window + len(tokens) if c.window else length) for c in self.caches]
+        buffers = [self.allocate(spec, count) for spec, count in zip(self.caches, rows, strict=True)]
+        for buffer in buffers:
+            buffer.array.fill(1)  # pages that nobody wrote to are all the same one, and always in the processor's cache
+        with self._lock:
+            self._call(entry, tokens, position, buffers, rows)
+            bound = self._program(entry, len(tokens))
+            seconds = np.median([self._team.profile(bound.records) for _ in range(runs)], axis=0)
+        found: dict[int, Timed] = {}
+        for call, spent in zip(bound.program.calls, seconds.tolist(), strict=True):
+            before = found.get(call.op, Timed(self._graphs[entry].ops[call.op], (), 0.0))
+            found[call.op] = Timed(before.op, (*before.kernels, call.kernel.name), before.seconds + spent)
+        return [found[n] for n in sorted(found)]
 
     def _call(
         self, entry: str, tokens: np.ndarray, position: int, buffers: Sequence[object], rows: Sequence[int]

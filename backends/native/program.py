@@ -67,11 +67,13 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel with its operands by buffer name and its numbers by scalar name."""
+    """One kernel with its operands by buffer name and its numbers by scalar name; `op` is number so much of the graph,
+    and the first one of those that share what the kernel gives."""
 
     kernel: Kernel
     operands: Mapping[str, Place]
     scalars: Mapping[str, Number]
+    op: int
 
     def groups(self) -> tuple[int, ...]:
         """Work groups on each axis of the kernel's grid."""
@@ -109,7 +111,7 @@ def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool) -> Progr
     lowering = _Lowering(graph, tokens, weights)
     rules = RULES | OWN | (EXACT if exact else {})
     for n, op in enumerate(graph.ops):
-        lowering.lower(op, rules[op.name])
+        lowering.lower(n, op, rules[op.name])
         lowering.release(n)
     program, result = lowering.program, lowering.operands[graph.results[0]]
     program.logits, program.logits_shape = result.place, tuple(size for size in result.shape if isinstance(size, int))
@@ -159,6 +161,7 @@ class _Lowering:
                 self._dying.setdefault(n, []).append(value)
         self._owned: dict[object, list[Place]] = {}  # what goes with an operand
         self._made: dict[object, Operand] = {}
+        self._number = 0
         self._op: Op | None = None
         self._owner: object = None
 
@@ -167,14 +170,14 @@ class _Lowering:
         shape = tuple(rows if isinstance(d, str) else d for d in type_.shape)
         return Operand(Place(cache=cache, array=array), type_.dtype, shape)
 
-    def lower(self, op: Op, rule: _Rule) -> None:
-        """Adds the calls of one operation."""
+    def lower(self, n: int, op: Op, rule: _Rule) -> None:
+        """Adds the calls of operation number n."""
         for weight in op.weights:
             if weight not in self.operands:
                 shape = tuple(int(d) for d in weight.type.shape)
                 self.operands[weight] = Operand(Place(array=self.weights(weight.name)), weight.type.dtype, shape)
         attributes = dict(op.attributes) | ({"type_name": op.weights[-1].type.dtype} if op.weights else {})
-        self._op = op
+        self._number, self._op = n, op
         self.operands[op.result] = rule(self, [self.operands[o] for o in op.operands], attributes, self._sizes(op))
 
     def _sizes(self, op: Op) -> tuple[int, ...]:
@@ -242,7 +245,7 @@ class _Lowering:
 
     def call(self, kernel: Kernel, operands: Mapping[str, Place], scalars: Mapping[str, Number]) -> None:
         """Adds one call."""
-        self.program.calls.append(Call(kernel, operands, scalars))
+        self.program.calls.append(Call(kernel, operands, scalars, self._number))
 
 
 Attributes = Mapping[str, Any]

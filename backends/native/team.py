@@ -2,12 +2,12 @@
 
 A program is an int64 array (kernels, RECORD): address of the kernel's entry, address of its words, number of work
 groups, how many of them a thread takes at a time, two counters: groups taken and groups done, and the time in
-nanoseconds at which a run that measures it was through with the kernel. Threads take groups
+nanoseconds at which the first thread of a run that measures it saw the kernel done. Threads take groups
 until there are none, and go on when all are done. So nobody waits for a thread that has no core just now, unless it
 holds a group; one that comes late finds the work done and runs after the others.
 
-The counters of run number r begin at r * 2^32. To a thread that is still in an earlier run they look as if everything
-were taken and done, which it was.
+The counters of run number r begin at r * 2^32, and so does the time. To a thread that is still in an earlier run they
+look as if everything were taken and done, which it was, and the time as if it had been written.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Team:
     def _run(self, function: _Function, program: np.ndarray) -> None:
         self._runs += 1
         start = self._runs << 32
-        program[:, _TAKEN : _DONE + 1] = start
+        program[:, _TAKEN : _TIME + 1] = start
         try:
             for inbox in self._inboxes:
                 inbox.put((function, program, start))
@@ -142,7 +142,8 @@ def _module(target: Target, timed: bool) -> ir.Module:
         wait(e, done, goal, _SPINS, lambda: e.call(e.declare("sched_yield", I32), []))
         if timed:
             e.call(e.declare("clock_gettime", I32, I32, PTR), [const(I32, time.CLOCK_MONOTONIC), clock])
-            e.write(e.add(e.times(e.read(I64, clock), 10**9), e.read(I64, clock, 8)), record, 8 * _TIME)
+            now = e.add(e.times(e.read(I64, clock), 10**9), e.read(I64, clock, 8))
+            e.cmpxchg(e.at(record, 8 * _TIME), start, now, "monotonic", "monotonic")
 
     e.each(0, count, 1, kernel)
     e.ret_void()

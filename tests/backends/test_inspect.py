@@ -49,7 +49,7 @@ def test_a_tied_head_reads_the_whole_table(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bench_counts_the_same(mixture: Path) -> None:
     model = open_model(mixture)
-    report = bench(mixture, prompt_tokens=4, tokens=2, threads=1, backend="native", rounds=1)
+    report = bench(mixture, prompts=[4], tokens=[2], threads=[1], backend="native", rounds=1)
     assert report["decode_bytes"] == decode_bytes(model, "f32", 5) == weight_bytes(model) + 5 * 2 * 2 * 32 * 4
     assert report["decode_gb_s"] == pytest.approx(report["decode_tok_s"] * report["decode_bytes"] / 1e9)
 

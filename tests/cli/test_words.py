@@ -1,0 +1,83 @@
+"""Words that can't be meant, and packages that aren't there: one line, whichever way they are met."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ggufc
+import pytest
+from click.testing import CliRunner
+from ggufc.cli import main
+from ggufc.frontend.errors import InputError
+
+BASE_INSTALL = """
+import sys
+from importlib.abc import MetaPathFinder
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in ("jax", "jaxlib", "llvmlite", "gguf") or name.startswith("iree.compiler"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import ggufc
+try:
+    eval(sys.argv[1])
+except ggufc.GgufcError as error:
+    print(error.exit_code, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("run", "", "hi"), "MODEL"),
+        (("export", "m.gguf", "-o", ""), "--output"),
+        (("run", "m.gguf", "-f", ""), "--file"),
+        (("run", "m.gguf", "hi", "--archdefs", ""), "--archdefs"),
+        (("inspect", "m/", "--weights-file", ""), "--weights-file"),
+        (("chat", "m.gguf", "--chat-template", ""), "--chat-template"),
+    ],
+)
+def test_an_empty_name_is_not_the_current_folder(words: tuple[str, ...], option: str) -> None:
+    done = CliRunner().invoke(main, list(words))
+    assert done.exit_code == 2
+    assert option in done.stderr and "the name is empty" in done.stderr
+
+
+def test_an_empty_name_is_none_in_python_either() -> None:
+    with pytest.raises(InputError, match="the model's name is empty"):
+        ggufc.load("")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "m.gguf", "a\udcff"),
+        ("run", "m.gguf", "hi", "--stop", "a\udcc3"),
+        ("embed", "m.gguf", "fine", "a\udcff"),
+        ("decide", "m.gguf", "a\udcff"),
+        ("decide", "m.gguf", "hi", "-o", "a\udcff"),
+        ("chat", "m.gguf", "--system", "a\udcff"),
+        ("chat", "m.gguf", "--set", "a=\udcff"),
+    ],
+)
+def test_words_that_are_not_utf8_are_refused(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, list(words))
+    assert done.exit_code == 2
+    assert f"byte {2 if '--set' in words else 1} is not UTF-8" in done.stderr
+
+
+def test_bytes_of_the_shell_are_counted_as_bytes() -> None:
+    command = [os.fsencode(sys.executable), b"-m", b"ggufc", b"run", b"m.gguf", "ä".encode() + b"\xff"]
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONUTF8": "1"})
+    assert done.returncode == 2
+    assert b"byte 2 is not UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "call", ["ggufc.export(MODEL, '/nowhere')", "ggufc.load(MODEL, 'native')", "ggufc.load(MODEL)"]
+)
+def test_a_missing_extra_is_an_error_like_any_other(call: str, tiny_gemma3_path: Path) -> None:
+    call = call.replace("MODEL", repr(str(tiny_gemma3_path)))
+    done = subprocess.run([sys.executable, "-c", BASE_INSTALL, call], capture_output=True, text=True, check=True)
+    assert done.stdout == ("3 this needs the package llvmlite, which is not installed; pip install 'ggufc[export]'\n")
