@@ -17,6 +17,10 @@ class Engine(Protocol):
         """Feeds one token; as `prefill`."""
         ...
 
+    def decode_greedy(self, token: int) -> int:
+        """Feeds one token; the likeliest next one."""
+        ...
+
     def embed(self, ids: Sequence[int], /) -> np.ndarray:
         """The embedding of a text, float32 (dim,) or (tokens, dim); of an engine that has loaded a model with one."""
         ...

@@ -46,9 +46,7 @@ def _need_whole_blocks(graph: Graph) -> None:
         for value in op.values[1:3] if op.name == "attention" else ():
             size = value.type.shape[-1]
             if int(size) % block:
-                raise InputError(
-                    f"no q8_0 KV cache for heads of {size} elements: wanted a multiple of {block}"
-                )
+                raise InputError(f"no q8_0 KV cache for heads of {size} elements: wanted a multiple of {block}")
 
 
 @dataclass(frozen=True)
@@ -115,14 +113,14 @@ class Executor(Protocol):
         """Calls an entry point.
 
         Args:
-            entry: `prefill`, or `decode` for a single token.
+            entry: `prefill`, or for a single token `decode` or `decode_greedy`.
             tokens: int32 ids, checked by the caller.
             position: of the first token.
             buffers: the caches; replaced in place where the executor returns new ones.
             rows: how many rows of each cache the call may see and write.
 
         Returns:
-            float32 (vocabulary,), the logits of the last token.
+            float32 (vocabulary,), the logits of the last token; of `decode_greedy` int32 (1,), the likeliest next one.
         """
         ...
 

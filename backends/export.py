@@ -151,11 +151,12 @@ def _copy(source: Path, copy: Path, folder: Path) -> None:
 
 
 def entry_graphs(model: Model, kv: str, fuse: bool = True) -> dict[str, Graph]:
-    """The entry points by name: `prefill` and `decode` of a decoder, `encode` of what gives an embedding; with their
-    operations joined where kernels do several in one, or as they are."""
+    """The entry points by name: `prefill`, `decode` and `decode_greedy` of a decoder, `encode` of what gives an
+    embedding; with their operations joined where kernels do several in one, or as they are."""
     entries: dict[str, Graph] = {}
     if model.definition.kind == "decoder":
-        entries = {"prefill": pipeline.prefill(model.graph, kv), "decode": pipeline.decode(model.graph, kv)}
+        make = (pipeline.prefill, pipeline.decode, pipeline.decode_greedy)
+        entries = {graph.name: graph for graph in (entry(model.graph, kv) for entry in make)}
     if model.embedding:
         entries["encode"] = pipeline.encode(model.embedding)
     return {name: pipeline.fused(graph) for name, graph in entries.items()} if fuse else entries

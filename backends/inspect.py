@@ -12,6 +12,9 @@ from ..graph.model import Model
 from ..passes import pipeline
 from .executor import CacheSpec, cache_specs
 
+ENTRIES = {"prefill": pipeline.prefill, "decode": pipeline.decode, "decode_greedy": pipeline.decode_greedy}
+"""The entry points of a decoder."""
+
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
     """The graph of `prefill`, `decode` or `encode` (which gives an embedding) as it is compiled, or of `forward`, the
@@ -26,7 +29,7 @@ def entry_graph(model: Model, name: str, kv: str) -> Graph:
         return pipeline.fused(pipeline.encode(model.embedding))
     if name == "encode" or model.definition.kind != "decoder":
         raise InputError(f"{model.file.path}: {model.definition.name} as this file has it gives no {name}")
-    return pipeline.fused({"prefill": pipeline.prefill, "decode": pipeline.decode}[name](model.graph, kv))
+    return pipeline.fused(ENTRIES[name](model.graph, kv))
 
 
 def describe(model: Model, kv: str) -> dict[str, Any]:

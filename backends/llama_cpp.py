@@ -148,11 +148,20 @@ class LlamaCpp:
             raise InputError("no tokens: a prompt needs one at least")
         for start in range(0, len(ids), self._most):
             self._feed(ids[start : start + self._most])
-        return np.ctypeslib.as_array(self._lib.llama_get_logits_ith(self._context, -1), (self.vocabulary,)).copy()
+        return self._logits().copy()
 
     def decode(self, token: int) -> np.ndarray:
         """Feeds one token; as `prefill`."""
         return self.prefill([token])
+
+    def decode_greedy(self, token: int) -> int:
+        """Feeds one token; the likeliest next one."""
+        self._feed([token])
+        return int(self._logits().argmax())
+
+    def _logits(self) -> np.ndarray:
+        """The logits of the last token, in llama.cpp's own memory."""
+        return np.ctypeslib.as_array(self._lib.llama_get_logits_ith(self._context, -1), (self.vocabulary,))
 
     def embed(self, ids: Sequence[int]) -> np.ndarray:
         """The embedding of one text, as the file pools: float32 (dim,), or (tokens, dim) where it doesn't.

@@ -98,8 +98,8 @@ def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
 
 
 def _other_caches(manifest: Mapping[str, Any]) -> str | None:
-    """The first cache that isn't the argument of `prefill` and `decode` that it must be."""
-    for name in ("prefill", "decode"):
+    """The first cache that isn't the argument of `prefill`, `decode` and `decode_greedy` that it must be."""
+    for name in ("prefill", "decode", "decode_greedy"):
         if name not in manifest["entries"]:
             continue
         arguments = manifest["entries"][name]["arguments"][2:]

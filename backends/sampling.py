@@ -83,6 +83,11 @@ class Sampling:
                 raise InputError(f"no sampling setting {name[:80]!r}; there are {', '.join(_RANGES)}")
         return cls(**settings)
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it is the likeliest token as it is that is taken."""
+        return self.temperature <= 0 and self.repeat_penalty == 1
+
     def random(self) -> np.random.Generator:
         """The source of chance at its start."""
         return np.random.default_rng(self.seed)

@@ -115,6 +115,13 @@ class Session:
         self._need("decode")
         return self._feed("decode", self._ids([token], self.position))
 
+    def decode_greedy(self, token: int) -> int:
+        """Feeds one token and gives the likeliest next one; logits leave the model only where it has no entry point for
+        that."""
+        if "decode_greedy" not in self.facts.entries:
+            return int(self.decode(token).argmax())
+        return int(self._feed("decode_greedy", self._ids([token], self.position))[0])
+
     def reset(self) -> None:
         """Forgets everything: the session is as new."""
         self.tokens.clear()
@@ -240,15 +247,17 @@ class Session:
         logits = self._prefill(prompt)
         room = self.context_length - self.position
         count = min(max_tokens, room)
+        entry = "decode_greedy" if sampling.is_greedy and "decode_greedy" in self.facts.entries else "decode"
         for n in range(count):
-            token = sample(logits, sampling, random, self.tokens)
+            # what the greedy entry point gives is the choice already
+            token = int(logits[0]) if n and entry != "decode" else sample(logits, sampling, random, self.tokens)
             if token in ends:
                 return "eos"
             changes = self._changes
             yield token
             self._expect(changes)
             if n + 1 < count:
-                logits = self._feed("decode", [token])
+                logits = self._feed(entry, [token])
         return "length" if max_tokens <= room else "context"
 
     def _expect(self, changes: int) -> None:

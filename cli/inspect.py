@@ -18,7 +18,7 @@ NOTHING_UNREAD = ("not read", "nothing")
 @kv_option
 @click.option(
     "--graph",
-    type=click.Choice(["prefill", "decode", "forward", "encode"]),
+    type=click.Choice(["prefill", "decode", "decode_greedy", "forward", "encode"]),
     help="Print an entry point's graph instead.",
 )
 @click.option("--arch", is_flag=True, help="Print what the definition makes of the model instead, line by line.")

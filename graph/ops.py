@@ -341,6 +341,12 @@ def _last_row(values: _Values, weights: _Weights, attributes: _Attributes) -> Te
     return x.with_shape((1, *x.shape[1:]))
 
 
+def _argmax(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
+    x = _f32(values[0])
+    _need(len(x.shape) == 2, f"takes [T, count], found {x}")
+    return TensorType("i32", x.shape[:1])
+
+
 def _softcap(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     _need(attributes["cap"] != 0, "cap is 0, wanted above it")
     return _same(values, weights, attributes)
@@ -386,6 +392,8 @@ OPS: dict[str, Rule] = {
         Rule("norm_add", (2, 2), (1, 1), ("eps",), _norm_add),
         # x [, position], norm [, factors]: the rotation of the norm of x
         Rule("norm_rope", (1, 2), (1, 2), (*_ROPE, "eps"), _norm_rope, row_wise=False),
+        # the number of each row's largest element, of equals the first
+        Rule("argmax", (1, 1), (0, 0), (), _argmax),
         Rule("last_row", (1, 1), (0, 0), (), _last_row, row_wise=False),
         Rule("add", (2, 2), (0, 0), (), _same),
         Rule("mul", (2, 2), (0, 0), (), _same),

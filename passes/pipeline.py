@@ -12,6 +12,7 @@ from .fuse_glu import FuseGlu
 from .fuse_norm_add import FuseNormAdd
 from .fuse_norm_linear import FuseNormLinear
 from .fuse_norm_rope import FuseNormRope
+from .greedy import Greedy
 from .last_row import LastRow
 from .prove_kv import ProveKv
 from .set_tokens import SetTokens
@@ -61,6 +62,11 @@ def prefill(graph: Graph, kv_type: str) -> Graph:
 def decode(graph: Graph, kv_type: str) -> Graph:
     """`@decode(token, position, caches...) -> logits, caches...`: prefill of one token, with kernels of its own."""
     return run(replace(graph, name="decode"), (TieWeights(), WireKv(kv_type), SetTokens(1), *CLEAN_UP))
+
+
+def decode_greedy(graph: Graph, kv_type: str) -> Graph:
+    """`@decode_greedy(token, position, caches...) -> the likeliest token, caches...`."""
+    return run(replace(decode(graph, kv_type), name="decode_greedy"), (Greedy(), *CLEAN_UP))
 
 
 def fused(graph: Graph) -> Graph:

@@ -11,7 +11,7 @@ from ggufc.frontend.operations import OPERATIONS
 from ggufc.graph.ops import OPS, OWN_TYPES, WEIGHT_TYPES
 
 OF_PASSES = {
-    *("kv_update", "conv_update", "last_row", "bias", "positions"),
+    *("kv_update", "conv_update", "last_row", "bias", "positions", "argmax"),
     *("norm_linear", "glu", "norm_glu", "norm_add", "norm_rope"),
 }
 """Operations that the builder and passes make; a definition doesn't name them."""

@@ -112,11 +112,11 @@ def timed(engine: Engine, run: Run) -> Timing:
         return Timing(perf_counter() - start, {}, _peak_rss())
     engine.reset()
     start = perf_counter()
-    logits = engine.prefill(run.ids) if run.ids else None
+    token = int(engine.prefill(run.ids).argmax()) if run.ids else 0
     fed = perf_counter()
     decoded = {}
     for n in range(1, max(run.counts, default=0) + 1):
-        logits = engine.decode(0 if logits is None else int(logits.argmax()))
+        token = engine.decode_greedy(token)
         if n in run.counts:
             decoded[n] = perf_counter() - fed
     return Timing(fed - start, decoded, _peak_rss())

@@ -130,14 +130,16 @@ class IreeExecutor:
             inputs.push_ref(rt.HalBufferView(buffer, (length, *spec.array_row), _ELEMENTS[spec.dtype]).ref)
         outputs = rt.VmVariantList(1 + len(buffers))
         self._context.invoke(self._entries[entry], inputs, outputs)
-        return _floats(outputs.get_as_object(0, rt.HalBufferView))
+        return _numbers(
+            outputs.get_as_object(0, rt.HalBufferView), np.int32 if entry == "decode_greedy" else np.float32
+        )
 
     def encode(self, tokens: np.ndarray) -> np.ndarray:
         inputs, outputs = rt.VmVariantList(1), rt.VmVariantList(1)
         inputs.push_ref(self._tokens(tokens).ref)
         self._context.invoke(self._entries["encode"], inputs, outputs)
         view = outputs.get_as_object(0, rt.HalBufferView)
-        return _floats(view).reshape(view.shape)
+        return _numbers(view, np.float32).reshape(view.shape)
 
     def _tokens(self, tokens: np.ndarray) -> rt.HalBufferView:
         view = self._device.allocator.allocate_buffer_copy(
@@ -154,9 +156,9 @@ def _entry(module: rt.VmModule, name: str, path: Path) -> rt.VmFunction:
     return function
 
 
-def _floats(view: rt.HalBufferView) -> np.ndarray:
+def _numbers(view: rt.HalBufferView, dtype: type[np.float32] | type[np.int32]) -> np.ndarray:
     """A copy of a result, flat: its memory goes back to the device with the view."""
-    return _array(view.get_buffer()).view(np.float32)[: view.byte_length // 4].copy()
+    return _array(view.get_buffer()).view(dtype)[: view.byte_length // 4].copy()
 
 
 def _array(buffer: rt.HalBuffer) -> np.ndarray:

@@ -324,7 +324,10 @@ def quantize_q8_0(x: Array) -> Array:
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // 32, 32)
     most = jnp.max(jnp.abs(blocks), -1, keepdims=True)
     factor = lax.select(most == 0, lax.full_like(most, 0.0), 127.0 / most)
-    integers = lax.bitcast_convert_type(lax.round(blocks * factor, lax.RoundingMethod.TO_NEAREST_EVEN).astype(jnp.int8), jnp.uint8)
+    integers = lax.bitcast_convert_type(
+        lax.round(blocks * factor, lax.RoundingMethod.TO_NEAREST_EVEN).astype(jnp.int8), jnp.uint8
+    )
     scale = lax.bitcast_convert_type((most / 127.0).astype(jnp.float16), jnp.uint16)
     halves = [(scale >> shift).astype(jnp.uint8) for shift in (0, 8)]
-    return _joined(lax.concatenate([*halves, integers], integers.ndim - 1), 2)
+    stored = [*halves, lax.bitcast_convert_type(integers, jnp.uint8)]
+    return _joined(lax.concatenate(stored, integers.ndim - 1), 2)

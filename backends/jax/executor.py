@@ -45,7 +45,7 @@ class XlaExecutor:
         logits, *buffers[:] = self._module.call(
             entry, [tokens, np.asarray(position, np.int32), *cast(list[jax.Array], buffers)]
         )
-        return np.asarray(logits)[0]
+        return np.asarray(logits) if entry == "decode_greedy" else np.asarray(logits)[0]
 
     def encode(self, tokens: np.ndarray) -> np.ndarray:
         return np.asarray(self._module.call("encode", [tokens])[0])

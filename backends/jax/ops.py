@@ -277,6 +277,14 @@ def last_row(x: Array) -> Array:
     return lax.dynamic_slice_in_dim(x, x.shape[0] - 1, 1)
 
 
+def argmax(x: Array) -> Array:
+    """The number of the largest element of each row, the first of equals."""
+    numbers = lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    # lax.argmax would leave a function in the module
+    most = lax.broadcast_in_dim(jnp.max(x, 1), x.shape, (0,))
+    return jnp.min(lax.select(x == most, numbers, lax.full_like(numbers, x.shape[1])), 1)
+
+
 def gelu(x: Array) -> Array:
     """The tanh form, the only one that llama.cpp's graphs use."""
     return 0.5 * x * (1.0 + jnp.tanh(0.79788456080286535587989211986876 * x * (1.0 + 0.044715 * x * x)))
@@ -310,6 +318,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "expert_gain": expert_gain,
     "mix": mix,
     "last_row": last_row,
+    "argmax": argmax,
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
     "scale": lambda x, *, by: x * by,

@@ -19,7 +19,7 @@ COMPOSITES = (
     *("embed", "linear", "rms_norm", "layer_norm", "rope", "attention", "kv_update", "short_conv", "conv_update"),
     *("part", "half", "top_k", "route", "expert_linear", "expert_gain", "mix"),
     *("norm_linear", "glu", "norm_glu", "norm_add", "norm_rope"),
-    *("bias", "gain", "add", "mul", "scale", "gelu", "silu", "relu", "tanh", "softcap"),
+    *("bias", "gain", "add", "mul", "scale", "gelu", "silu", "relu", "tanh", "softcap", "argmax"),
 )
 """Operations that become composites: a backend may put its own kernel in their place."""
 

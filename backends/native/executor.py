@@ -15,6 +15,7 @@ from .program import CacheRows, Program, WeightBytes, lower
 from .target import host_target
 from .team import Team, record
 
+_RESULTS = {"f32": np.float32, "i32": np.int32}
 _KEPT = 8
 """Programs, one for each entry point and number of tokens, that are kept for the next call of that kind."""
 
@@ -71,7 +72,8 @@ class NativeExecutor:
         self, entry: str, tokens: np.ndarray, position: int, buffers: list[object], rows: Sequence[int]
     ) -> np.ndarray:
         with self._lock:
-            return self._call(entry, tokens, position, buffers, rows)[0]
+            result = self._call(entry, tokens, position, buffers, rows)
+        return result if entry == "decode_greedy" else result[0]
 
     def encode(self, tokens: np.ndarray) -> np.ndarray:
         with self._lock:
@@ -118,7 +120,7 @@ class NativeExecutor:
         program.position[0] = position
         bound.set_caches([b.address for b in buffers if isinstance(b, _Buffer)], rows)
         self._team.run(bound.records)
-        return bound.logits.copy()
+        return bound.result.copy()
 
     def _program(self, entry: str, tokens: int) -> _Bound:
         """The program for so many tokens, from the ones used lately or made now."""
@@ -177,9 +179,9 @@ class _Bound:
             ],
             np.int64,
         )
-        at = program.logits.offset
-        size = 4 * int(np.prod(program.logits_shape))
-        self.logits = arena[at : at + size].view(np.float32).reshape(program.logits_shape)
+        at = program.result.offset
+        size = 4 * int(np.prod(program.result_shape))
+        self.result = arena[at : at + size].view(_RESULTS[program.result_dtype]).reshape(program.result_shape)
 
     def set_caches(self, addresses: Sequence[int], rows: Sequence[int]) -> None:
         """Tells the kernels where the caches are in this call, and how long."""

@@ -87,15 +87,16 @@ class Program:
     Attributes:
         tokens, position: int32 (tokens,) and (1,), to be set before a run.
         calls: the kernels in order.
-        logits: the place of the first result, float32 of the shape `logits_shape`.
+        result, result_shape, result_dtype: where the first result is, such as logits, and what.
         arena_bytes: memory that the places need.
     """
 
     tokens: np.ndarray
     position: np.ndarray
     calls: list[Call] = field(default_factory=list)
-    logits: Place = field(default_factory=Place)
-    logits_shape: tuple[int, ...] = ()
+    result: Place = field(default_factory=Place)
+    result_shape: tuple[int, ...] = ()
+    result_dtype: str = "f32"
     arena_bytes: int = 0
 
 
@@ -114,7 +115,8 @@ def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool) -> Progr
         lowering.lower(n, op, rules[op.name])
         lowering.release(n)
     program, result = lowering.program, lowering.operands[graph.results[0]]
-    program.logits, program.logits_shape = result.place, tuple(size for size in result.shape if isinstance(size, int))
+    program.result, program.result_dtype = result.place, result.dtype
+    program.result_shape = tuple(size for size in result.shape if isinstance(size, int))
     program.arena_bytes = lowering.arena.size
     return program
 

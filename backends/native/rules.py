@@ -18,6 +18,7 @@ from ...graph.rope import frequencies
 from ...graph.types import TensorType
 from .kernel import Kernel
 from .kernels.activations import activation_width, quantize_rows
+from .kernels.argmax import PARTS, argmax_merge, argmax_parts
 from .kernels.attention import (
     attention_many,
     attention_merge,
@@ -259,6 +260,15 @@ def attention(
     return at.dispatch(attention_merge(), {"part": part}, {"heads": heads, "spans": spans, "value_dim": value_dim})
 
 
+def _argmax(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
+    (x,) = operands
+    scalars = {"tokens": at.size(x, 0), "count": at.shape(x)[1], "parts": PARTS}
+    parts = TensorType("f32", (1 if at.shape(x)[0] == 1 else "T", PARTS, 2))
+    return at.dispatch(
+        argmax_merge(), {"part": at.dispatch(argmax_parts(), {"x": x}, scalars, parts)}, {"tokens": scalars["tokens"]}
+    )
+
+
 def _short_conv(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
     x, *state, kernel = operands
     row, taps = at.shape(kernel)
@@ -353,6 +363,7 @@ RULES: dict[str, Rule[Any]] = {
     "attention": attention,
     "short_conv": _short_conv,
     "conv_update": _conv_update,
+    "argmax": _argmax,
     "top_k": _top_k,
     "route": _route,
     "expert_linear": _expert_linear,
