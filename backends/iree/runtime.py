@@ -59,6 +59,22 @@ def _device(threads: int) -> rt.HalDevice:
     return rt.get_driver("local-task").create_default_device()
 
 
+class _Cache:
+    """A cache on the device, with the view of its first rows that the last call was given: making views takes as long
+    as some layers of a small model."""
+
+    def __init__(self, spec: CacheSpec, buffer: rt.HalBuffer) -> None:
+        self.spec, self.buffer = spec, buffer
+        self._rows, self._ref = 0, None
+
+    def view(self, rows: int) -> rt.VmRef:
+        """A reference to a view of so many rows."""
+        if self._ref is None or self._rows != rows:
+            view = rt.HalBufferView(self.buffer, (rows, *self.spec.array_row), _ELEMENTS[self.spec.dtype])
+            self._rows, self._ref = rows, view.ref
+        return self._ref
+
+
 class IreeExecutor:
     """One loaded module over mapped files. Sessions over it share weights and code.
 
@@ -107,16 +123,16 @@ class IreeExecutor:
             raise InputError(f"{vmfb}: IREE can't load it: {reason}; export the model again") from error
         self._entries = {name: _entry(modules[-1], name, vmfb) for name in entries}
 
-    def allocate(self, spec: CacheSpec, rows: int) -> rt.HalBuffer:
+    def allocate(self, spec: CacheSpec, rows: int) -> _Cache:
         buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, spec.nbytes(rows))
         _array(buffer).fill(0)
-        return buffer
+        return _Cache(spec, buffer)
 
-    def resize(self, spec: CacheSpec, buffer: object, rows: int) -> rt.HalBuffer:
-        assert isinstance(buffer, rt.HalBuffer)
+    def resize(self, spec: CacheSpec, buffer: object, rows: int) -> _Cache:
+        assert isinstance(buffer, _Cache)
         longer = self.allocate(spec, rows)
-        old = _array(buffer)
-        _array(longer)[: len(old)] = old
+        old = _array(buffer.buffer)
+        _array(longer.buffer)[: len(old)] = old
         return longer
 
     def run(
@@ -125,9 +141,9 @@ class IreeExecutor:
         inputs = rt.VmVariantList(2 + len(buffers))
         inputs.push_ref(self._tokens(tokens).ref)
         inputs.push_int(position)
-        for spec, buffer, length in zip(self.caches, buffers, rows, strict=True):
-            assert isinstance(buffer, rt.HalBuffer)
-            inputs.push_ref(rt.HalBufferView(buffer, (length, *spec.array_row), _ELEMENTS[spec.dtype]).ref)
+        for buffer, length in zip(buffers, rows, strict=True):
+            assert isinstance(buffer, _Cache)
+            inputs.push_ref(buffer.view(length))
         outputs = rt.VmVariantList(1 + len(buffers))
         self._context.invoke(self._entries[entry], inputs, outputs)
         return _numbers(
