@@ -19,6 +19,8 @@ CHUNK = 512
 """Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
 FIRST_ROWS = 256
 """Rows of a cache at first; it doubles when it is full."""
+SPARE_ROWS = 128
+"""Rows that a cache has beyond what it was grown for, so that the first tokens after a prompt don't wait for memory."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +330,7 @@ class Session:
             return spec.rows
         most = spec.window + CHUNK if spec.window else self.context_length
         rows = FIRST_ROWS
-        while rows < length:
+        while rows < length + SPARE_ROWS:
             rows *= 2
         return min(rows, most)
 
