@@ -145,6 +145,8 @@ class _Quantized:
                         return e.at(table, e.add(e.times(lane, 4), e.times(e.over(c, span), 4 * LANES)))
 
                     address = e.at(line, kind.column_at(e, e.add(start, c)))
+                    # rows are too short for the hardware to see a stream: the next panel's part comes meanwhile
+                    e.prefetch(address, GROUP // kind.block * kind.block_bytes, kind.chunk_bytes)
                     address = kind.padded(e, address, e.over(e.sub(width, c), kind.block), scratch)
                     into = e.at(lines, e.add(e.times(lane, _LINE), e.times(c, 2)))
                     chunk = kind.unpack(e, address, factors)
