@@ -227,7 +227,7 @@ def test_debug_shows_where_an_error_arose(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_ggufc_is_one_line_too(monkeypatch: pytest.MonkeyPatch, tiny_gemma3_path: Path) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise AssertionError("a\nb")
 
     monkeypatch.setattr("ggufc.graph.model.open_model", broken)
@@ -248,7 +248,7 @@ def test_a_fault_of_ggufc_is_one_line_too(monkeypatch: pytest.MonkeyPatch, tiny_
 def test_a_lack_of_memory_has_its_own_exit_code(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tiny_gemma3_path: Path
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         try:
             raise error
         except ImportError as cause:  # as packages tell of their native modules

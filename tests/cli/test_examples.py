@@ -147,3 +147,10 @@ def test_a_wrong_word_is_answered_with_the_nearest(words: list[str], said: str) 
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", sorted((Path(__file__).parents[2] / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_a_program_without_its_words_says_which_it_wants(program: Path) -> None:
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"\npython examples/{program.name} " in done.stderr and "Traceback" not in done.stderr
