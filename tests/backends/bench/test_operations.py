@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ggufc.backends.bench import profile
+from ggufc.backends.bench.operations import profile
 from ggufc.backends.inspect import decode_bytes, entry_graph, operation_bytes
 from ggufc.graph.model import open_model
 

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from ggufc.backends.bench import plot
+from ggufc.backends.bench.plot import plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 PREFILL = {"threads": 2, "tokens": 512, "ggufc": {"tok_s": 1234.5}, "llama.cpp": {"tok_s": 400.0}}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ggufc.backends.bench import bench
 from ggufc.backends.bench.engines import Run, timed
+from ggufc.backends.bench.speed import bench
 from ggufc.backends.inspect import decode_bytes
 from ggufc.frontend.errors import InputError
 from ggufc.graph.model import open_model

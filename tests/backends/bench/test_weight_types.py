@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from ggufc.backends.bench import bench_types
-from ggufc.backends.bench.weight_types import products, random_rows
+from ggufc.backends.bench.weight_types import bench_types, products, random_rows
 from ggufc.backends.native.executor import NativeExecutor
 from ggufc.frontend.errors import InputError
 
