@@ -94,7 +94,7 @@ def bench(
              ggufc bench gemma/ --threads 1,2 --against llama.cpp
              ggufc bench gemma/ -p 32,512 --depth 0,512 --plot speed.svg
              ggufc bench gemma/ -n 16 --ops
-             ggufc bench --types q4_k,q8_0 --threads 1
+             ggufc bench --types q4_k --threads 1
     """
     if model is None and (types is None or ops or drawing):
         raise click.UsageError("missing argument 'MODEL'; --types alone goes without one")
