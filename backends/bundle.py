@@ -26,6 +26,8 @@ FORMAT = 2
 MODULE = "model.mlir"
 SCOPE = "model"
 """The scope of a compiled module's parameters; the key is the GGUF's name of the tensor."""
+UNFINISHED = ".ggufc-export-"
+"""With what the names of folders begin in which a bundle is made; one that a killed process left goes at the next."""
 WEIGHTS = "model"
 """Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
 ARCHIVE, METADATA = "model.irpa", "metadata.gguf"
@@ -185,7 +187,7 @@ def written_aside(path: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(owned_folder(path.parent, f".{path.name}.", ".ggufc"))
+            folder = stack.enter_context(owned_folder(path.parent, UNFINISHED))
             aside = folder / "bundle"
             aside.mkdir()
         yield aside

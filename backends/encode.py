@@ -4,6 +4,7 @@ A matrix is what an embedding or a product reads. `irpa` leaves all tensors as t
 the matrices anew, from the values that GGML's reference gives, and leave the rest.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -23,7 +24,7 @@ from .native.kernels.embed import embed
 from .native.launch import launch
 
 _READS_MATRICES = ("embed", "linear", "expert_linear")
-_MOST_ELEMENTS = 1 << 20
+_MOST_ELEMENTS = 1 << 18
 """Of a matrix that are in memory at once, but for rows that are longer."""
 
 
@@ -65,7 +66,8 @@ def begin(model: Model, archive: Path, weights: str, keep: Sequence[str] = ()) -
     layout = lay_out(table, model.file.header_sha256())
     with archive.open("wb") as file:
         file.write(layout.header)
-        file.truncate(layout.size)
+        file.flush()
+        _reserve(file.fileno(), layout.size)
     file = archived(model.file, archive, layout.tensors, len(layout.header))
     return lower_model(file, definition=model.definition)
 
@@ -93,6 +95,14 @@ def fill(source: GgufFile, target: GgufFile, threads: int) -> None:
                         f"has no scale; leave it as it is with --keep {info.name}"
                     )
                 archive.write(_ENCODERS[info.type.name](values).data)
+
+
+def _reserve(file: int, size: int) -> None:
+    """Makes a file so long, and where the system can do it takes the room, so that a full disk shows at once."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.truncate(file, size)
 
 
 def _matrices(model: Model) -> list[str]:

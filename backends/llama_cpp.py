@@ -124,6 +124,9 @@ class LlamaCpp:
     """
 
     def __init__(self, path: Path, threads: int, context: int, embeds: bool = False) -> None:
+        with path.open("rb") as file:
+            if file.read(4) == b"IRPA":
+                raise UnsupportedError(f"{path}: an archive, which llama.cpp doesn't read; compare the model's GGUF")
         self._lib = lib = _library()
         _errors.clear()
         self._model = lib.llama_model_load_from_file(os.fsencode(path), lib.llama_model_default_params())

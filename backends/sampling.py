@@ -17,6 +17,9 @@ from ..frontend.errors import InputError
 FIRST_SORTED = 256
 """Tokens that top-p sorts at first; few distributions need more, and sorting a whole vocabulary takes long."""
 
+GROUP = 64
+"""Tokens of which one maximum is looked at before all are sorted."""
+
 
 @dataclass(frozen=True)
 class _Range:
@@ -118,7 +121,7 @@ def sample(logits: np.ndarray, sampling: Sampling, random: np.random.Generator, 
     if sampling.temperature <= 0:
         return int(logits.argmax())
     tokens, chances = candidates(logits, sampling)
-    cumulative = np.cumsum(chances)
+    cumulative = np.cumsum(chances, dtype=np.float64)
     # by its own last value, as another order of summing may end lower; to the right, so that no weight of 0 is drawn
     place = int(np.searchsorted(cumulative / cumulative[-1], random.random(), side="right"))
     return place if tokens is None else int(tokens[place])
@@ -138,7 +141,7 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | Non
 
     Returns:
         The ids that are left, likeliest first, or None for the whole vocabulary in its order; and their chances,
-        float64, which sum to anything.
+        float32, which sum to anything.
     """
     tokens = None
     if 0 < sampling.top_k < len(logits):
@@ -152,24 +155,32 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | Non
     kept = logits if tokens is None else logits[tokens]
     below = kept.astype(np.float64) - kept.max()  # before the division, so that the likeliest stays at 0
     with np.errstate(over="ignore", under="ignore"):  # a tiny temperature takes the others to -inf, which is their due
-        return tokens, np.exp(below / sampling.temperature)
+        return tokens, np.exp((below / sampling.temperature).astype(np.float32))
 
 
 def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
-    """The ids of so many of the highest logits, highest first."""
-    chosen = np.argpartition(logits, len(logits) - count)[len(logits) - count :]
-    return chosen[np.argsort(-logits[chosen], kind="stable")]
+    """The ids of so many of the highest logits, highest first.
+
+    The maxima of disjoint groups are a first look: as many of them as are wanted lie at or above their own lowest, so
+    nothing below it is among the highest.
+    """
+    groups = len(logits) // GROUP
+    places = np.arange(len(logits))
+    if groups >= count:
+        maxima = logits[: GROUP * groups].reshape(GROUP, groups).max(0)
+        places = np.flatnonzero(logits >= np.partition(maxima, groups - count)[groups - count])
+    return places[np.argsort(-logits[places], kind="stable")[:count]]
 
 
 def _nucleus(logits: np.ndarray, tokens: np.ndarray | None, top_p: float) -> np.ndarray:
     """The likeliest tokens, of those given or of all, whose probabilities first sum to `top_p`; one at least."""
     kept = logits if tokens is None else logits[tokens]
-    weights = np.exp(kept.astype(np.float64) - kept.max())
-    total = weights.sum()
+    weights = np.exp(kept - kept.max())
+    total = weights.sum(dtype=np.float64)
     count = len(kept) if tokens is not None else min(FIRST_SORTED, len(kept))
     while True:
         order = np.arange(len(kept)) if tokens is not None else _likeliest(logits, count)
-        reached = np.flatnonzero(np.cumsum(weights[order]) >= top_p * total)
+        reached = np.flatnonzero(np.cumsum(weights[order], dtype=np.float64) >= top_p * total)
         if len(reached) or count == len(kept):
             end = int(reached[0]) + 1 if len(reached) else count
             return order[:end] if tokens is None else tokens[:end]

@@ -94,14 +94,14 @@ def bench(
              ggufc bench gemma/ --threads 1,2 --against llama.cpp
              ggufc bench gemma/ -p 32,512 --depth 0,512 --plot speed.svg
              ggufc bench gemma/ -n 16 --ops
-             ggufc bench --types q4_k,q8_0 --threads 1
+             ggufc bench --types q4_k --threads 1
     """
     if model is None and (types is None or ops or drawing):
         raise click.UsageError("missing argument 'MODEL'; --types alone goes without one")
     if drawing is not None and not drawing.absolute().parent.is_dir():
         raise InputError(f"{drawing}: no folder {drawing.absolute().parent} to put it in")
-    from ..backends.bench import bench as measure
-    from ..backends.bench import bench_types, plot, profile
+    from ..backends.bench.plot import plot
+    from ..backends.bench.speed import bench as measure
 
     report: dict[str, Any] = {}
     with Progress() as progress:
@@ -120,6 +120,8 @@ def bench(
                 progress=progress,
             )
         if model is not None and ops:
+            from ..backends.bench.operations import profile
+
             report["operations"] = profile(
                 model,
                 prompt_tokens=prompt_tokens[0],
@@ -131,18 +133,24 @@ def bench(
                 progress=progress,
             )
         if types is not None:
+            from ..backends.bench.weight_types import bench_types
+
             chosen = () if types == EVERY_TYPE else types.lower().split(",")
             report["types"] = bench_types(chosen, threads=threads, progress=progress)
-    if drawing is not None:
-        drawing.write_text(plot(report), "utf-8")
     if as_json:
         print_json(report)
-        return
-    if model is not None:
+    else:
+        _print_report(report)
+    if drawing is not None:
+        drawing.write_text(plot(report), "utf-8")
+
+
+def _print_report(report: Mapping[str, Any]) -> None:
+    if "model" in report:
         _print_speeds(report)
     for table in report.get("operations", ()):
         _print_operations(table)
-    if types is not None:
+    if "types" in report:
         _print_types(report["types"])
     for note in (*report.get("notes", ()), *report.get("types", {}).get("notes", ())):
         tell(note)
@@ -190,9 +198,10 @@ def _print_speeds(report: Mapping[str, Any]) -> None:
         for row in report["bandwidth"]
     ]
     _print_titled("memory's read speed, GB/s", ("threads", "median", "lowest", "highest"), rows)
-    caches = {name: report["kv"] if name == "ggufc" else report[name]["kv"] for name in engines if "kv" in report}
-    shown = "; ".join(f"{name}'s KV cache {kv}" for name, kv in caches.items())
-    stream_text(f"{report['model']}, backend {report['backend']}, medians of {report['rounds']} rounds; {shown}\n")
+    shown = [report["model"], f"backend {report['backend']}", f"medians of {report['rounds']} rounds"]
+    if "kv" in report:
+        shown += [f"KV cache of {name} {(report if name == 'ggufc' else report[name])['kv']}" for name in engines]
+    stream_text(f"{', '.join(shown)}\n\n")
 
 
 def _print_operations(table: Mapping[str, Any]) -> None:

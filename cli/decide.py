@@ -74,13 +74,22 @@ def decide(
         session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
     for note in session.tokenizer.notes:
         tell(note)
-    if session.facts.labels:
-        if given or rating:
-            raise InputError(f"the model has its own answers: {', '.join(session.facts.labels)}; give no others")
-        decision = classify(session, question, material)
-    else:
-        decision = choose(
-            session, question, options, material=material, templates=templates, template=template, variables=variables
+    if session.facts.labels and (given or rating):
+        raise InputError(f"the model has its own answers: {', '.join(session.facts.labels)}; give no others")
+    with Progress() as progress:
+        progress(lambda: f"reading the question, {session.position} tokens")
+        decision = (
+            classify(session, question, material)
+            if session.facts.labels
+            else choose(
+                session,
+                question,
+                options,
+                material=material,
+                templates=templates,
+                template=template,
+                variables=variables,
+            )
         )
     rows = list(zip(decision.options, decision.probabilities, decision.logprobs, strict=True))
     if as_json:

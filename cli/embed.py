@@ -67,7 +67,11 @@ def embed(
         for note in session.tokenizer.notes:
             tell(note)
     ids = [session.tokenizer.encode(text) if isinstance(text, str) else text for text in given]
-    found = [session.embed(one) for one in ids]
+    found: list[np.ndarray] = []
+    with Progress() as progress:
+        progress(lambda: f"{len(found)} of {len(ids)} texts")
+        for one in ids:
+            found.append(session.embed(one))
     if not raw:
         found = [rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12) for rows in found]
     if compare:

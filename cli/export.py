@@ -48,7 +48,7 @@ def export(
     Example: ggufc export gemma.gguf -o gemma/
              ggufc export gemma3:270m -o gemma/ --kv f16
              ggufc export ggml-org/gemma-3-270m-GGUF:Q8_0 -o gemma/ --copy-weights
-             ggufc export gemma.gguf -o gemma/ --weights int8 --keep token_embd.weight
+             ggufc export gemma.gguf -o int8/ --weights int8 --keep token_embd.weight
     """
     from ..backends.export import export as write
     from ..backends.stock_tools import commands

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from time import perf_counter
@@ -28,12 +29,16 @@ class Progress:
         self._shown = sys.stderr.isatty()
         self._moves = self._shown and os.environ.get("TERM", "dumb") != "dumb"
         self._colours = self._moves and not os.environ.get("NO_COLOR")
-        self._stage, self._started = "", 0.0
+        self._stage: Callable[[], str] = str
+        self._started = 0.0
         self._ended = Event()
         self._drawer: Thread | None = None
 
-    def __call__(self, stage: str) -> None:
+    def __call__(self, stage: str | Callable[[], str]) -> None:
         """Ends the stage that is open and begins another.
+
+        Args:
+            stage: its name; or what gives it anew each time that it is drawn, with how far it has come.
 
         Raises:
             KeyboardInterrupt: an interrupt was swallowed by a library in the meantime.
@@ -41,13 +46,14 @@ class Progress:
         self.end()
         if interrupts.pending:
             raise KeyboardInterrupt
-        self._stage, self._started = stage, perf_counter()
+        self._stage = stage if callable(stage) else lambda: stage
+        self._started = perf_counter()
         if self._moves:
             self._ended.clear()
             self._drawer = Thread(target=self._draw, daemon=True)
             self._drawer.start()
         elif self._shown:
-            self._write(f"{stage} ...\n")
+            self._write(f"{self._stage()} ...\n")
 
     def end(self) -> None:
         """Closes the line of the stage that is open."""
@@ -56,7 +62,7 @@ class Progress:
             self._drawer.join()
             self._drawer = None
             if line_drawn.is_set():
-                self._write(f"{CLEAR}{self._stage} {self._dim(f'{self._seconds():.1f} s')}\n")
+                self._write(f"{CLEAR}{self._stage()} {self._dim(f'{self._seconds():.1f} s')}\n")
                 line_drawn.clear()
 
     def __enter__(self) -> "Progress":
@@ -72,7 +78,7 @@ class Progress:
             line_drawn.set()
             at = abs(steps % (2 * (WIDTH - BLOCK)) - (WIDTH - BLOCK))
             bar = f"[{' ' * at}{'=' * BLOCK}{' ' * (WIDTH - BLOCK - at)}]"
-            self._write(f"{CLEAR}{self._dim(bar)} {self._stage} {self._seconds():.0f} s")
+            self._write(f"{CLEAR}{self._dim(bar)} {self._stage()} {self._seconds():.0f} s")
             wait, steps = PERIOD, steps + 1
 
     def _seconds(self) -> float:

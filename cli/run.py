@@ -1,7 +1,7 @@
 """`ggufc run`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -86,6 +86,7 @@ def run(
     ends = tokenizer.eog_ids if tokenizer else ()
     generation = session.generate_ids(ids, max_tokens=tokens, stop=ends, **sampling)
     write: Callable[[str], None] = (lambda text: None) if as_json else stream_text
+    generation = _shown(generation, session, len(ids))
     generated, text, reason, prefilled = _generate(generation, tokenizer and tokenizer.stream(), stops, write)
     ended = perf_counter()
     timings = {
@@ -135,6 +136,18 @@ def _tokenizer(session: Any, needed: bool) -> Any:
     for note in tokenizer.notes:
         tell(note)
     return tokenizer
+
+
+def _shown(generation: Generator[int, None, str], session: Any, count: int) -> Generator[int, None, str]:
+    """The generation; how far its prompt of so many tokens was read is shown until its first token is there."""
+    with Progress() as progress:
+        progress(lambda: f"reading the prompt, {session.position} of {count} tokens")
+        try:
+            first = next(generation)
+        except StopIteration as end:
+            return end.value
+    yield first
+    return (yield from generation)
 
 
 def _generate(

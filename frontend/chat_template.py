@@ -32,7 +32,7 @@ SECONDS, SECONDS_PER_MESSAGE = 1.5, 0.01
 """Processor time of a rendering; some milliseconds are usual, and some templates look back from each message."""
 MEMORY = 192 << 20
 """Bytes of address space of the process that renders."""
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds on the clock until a rendering is given up, on a machine that is busy with other things."""
 MOST_REQUEST = 32 << 20
 MOST_TEMPLATE = 4 << 20
@@ -43,6 +43,8 @@ _GO_ACTION = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Under which names clients send a model's reasoning; templates read the first, some the second."""
+_CONTENT = frozenset(("content", "text", "query", "document", *_REASONING))
+"""Keys whose values are a user's or a model's own words, even where it is one word."""
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 Message = Mapping[str, Any]
@@ -249,7 +251,7 @@ class ChatTemplates:
         everything = json.dumps([source, values], ensure_ascii=False)
         start, end = _free_marks(everything)
         marker = _Marker(tokenizer.control_texts, everything, start, end)
-        marked = re.sub(r"\{(query|document)\}", lambda place: marker.mark(values[place[1]]), source)
+        marked = re.sub(r"\{(query|document)\}", lambda place: marker.mark(values[place[1]], place[1]), source)
         return Prompt(marker.barred(marked), start)
 
 
@@ -348,8 +350,8 @@ class _Marker:
     """Marks what a user wrote where it would make a control token, so that it is found in the rendered text.
 
     Whole control tokens are enclosed in two marks, so that a template that looks for one still finds it. A text that
-    begins or ends with a part of one has a mark there. Roles and other single words are left as they are: a template
-    that puts brackets around one means to write a token.
+    begins or ends with a part of one has a mark there. Roles, names and other single words outside a content are left
+    as they are: templates compare them, and one that puts brackets around a role means to write a token.
     """
 
     def __init__(self, control: Iterable[str], everything: str, start: str, end: str) -> None:
@@ -367,14 +369,15 @@ class _Marker:
         cuts = [(text[:n], text[n:]) for text in self._control for n in range(1, len(text))]
         return frozenset(a for a, _ in cuts), frozenset(b for _, b in cuts)
 
-    def mark(self, value: Any) -> Any:
-        """A value with every text in it marked."""
+    def mark(self, value: Any, key: object = None) -> Any:
+        """A value, found under a key, with every text in it marked."""
         match value:
             case str():
-                return self._marked_text(value)
+                return self._marked_text(value, key in _CONTENT)
             case Mapping():
                 return {
-                    self._wrapped(key) if isinstance(key, str) else key: self.mark(item) for key, item in value.items()
+                    self._wrapped(inner) if isinstance(inner, str) else inner: self.mark(item, inner)
+                    for inner, item in value.items()
                 }
             case list() | tuple():
                 return [self.mark(item) for item in value]
@@ -383,10 +386,10 @@ class _Marker:
     def _wrapped(self, text: str) -> str:
         return self._whole.sub(rf"{self._start}\g<0>{self._end}", text)
 
-    def _marked_text(self, text: str) -> str:
+    def _marked_text(self, text: str, is_content: bool) -> str:
         core = text.strip()
         marked = self._wrapped(core)
-        if core and not re.fullmatch(r"[\w-]+", core):
+        if core and (is_content or not re.fullmatch(r"[\w-]+", core)):
             first, last = self._parts
             lengths = range(1, max(map(len, self._control), default=0))
             inner = any(core in token for token in self._control)

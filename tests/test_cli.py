@@ -17,7 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 from ggufc.cli import main
 
-from .tiny_models import Sizes, tiny_gemma3, tiny_model
+from .tiny_models import ARCHITECTURES, Sizes, tiny_gemma3, tiny_model
+from .tiny_models.variants import ENCODERS
+from .tiny_models.writer import write_gguf
 
 Damage = Callable[[bytes], bytes]
 
@@ -212,6 +214,13 @@ def test_inspect_counts_the_caches(tiny_gemma3_path: Path) -> None:
     assert found["cache"]["bytes_per_token_past_windows"] == row
 
 
+def test_inspect_tells_nothing_of_tokens_that_an_encoder_never_decodes(tmp_path: Path, tiny_gemma3_path: Path) -> None:
+    shown = ggufc("inspect", ENCODERS["bert"].write(tmp_path / "bert.gguf")).stdout
+    assert "cache" not in shown and "per token" not in shown and "vocabulary" in shown
+    assert " \n" not in shown
+    assert "f32 cache" in ggufc("inspect", tiny_gemma3_path).stdout
+
+
 @pytest.mark.parametrize("name", ["prefill", "decode", "forward"])
 def test_inspect_prints_a_graph_that_parses(name: str, bundle: Path) -> None:
     from ggufc.graph.text import parse_graph
@@ -227,7 +236,7 @@ def test_debug_shows_where_an_error_arose(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_ggufc_is_one_line_too(monkeypatch: pytest.MonkeyPatch, tiny_gemma3_path: Path) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise AssertionError("a\nb")
 
     monkeypatch.setattr("ggufc.graph.model.open_model", broken)
@@ -248,7 +257,7 @@ def test_a_fault_of_ggufc_is_one_line_too(monkeypatch: pytest.MonkeyPatch, tiny_
 def test_a_lack_of_memory_has_its_own_exit_code(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tiny_gemma3_path: Path
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         try:
             raise error
         except ImportError as cause:  # as packages tell of their native modules
@@ -403,15 +412,36 @@ def test_what_a_file_says_of_its_tokens_and_is_not_believed_is_told_once(tmp_pat
         assert (done.exit_code, done.stderr.count(told)) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "why"),
+    [
+        ({}, "the file has no tokenizer (tokenizer.ggml.model)"),
+        ({"model": "llama"}, "tokenizer.ggml.tokens is missing"),
+    ],
+)
+def test_a_model_without_a_tokenizer_runs_on_ids(tokenizer: dict[str, str], why: str, tmp_path: Path) -> None:
+    keys, weights = ARCHITECTURES["llama"](Sizes(layers=1))
+    metadata = {f"llama.{key}": value for key, value in keys.items()}
+    metadata |= {f"tokenizer.ggml.{key}": value for key, value in tokenizer.items()}
+    model = write_gguf(tmp_path / "m.gguf", "llama", metadata, weights, "f32", 0)
+    done = ggufc("run", model, "--backend", "native", "--prompt-ids", "2,5", "-n", 2)
+    assert (done.exit_code, len(done.stdout.split())) == (0, 2)
+    assert done.stderr.splitlines()[0] == f"ggufc: note: ids instead of text: {why}"
+    done = ggufc("run", model, "--backend", "native", "the")
+    assert done.exit_code == 3
+    assert one_line(done.stderr).startswith(f"{why}; give token ids instead")
+
+
 @pytest.mark.slow
-def test_a_model_without_a_known_tokenizer_says_so_and_runs_on_ids(tmp_path: Path) -> None:
+def test_a_model_without_a_known_tokenizer_says_so_and_is_exported(tmp_path: Path) -> None:
     metadata = {"tokenizer.ggml.model": "rwkv"}
     model = tiny_model(tmp_path / "m.gguf", "gemma3", Sizes(layers=2), metadata=metadata)
-    assert "note: tokenizer.ggml.model is 'rwkv'" in ggufc("export", model, "-o", tmp_path / "out").stderr
+    note = "note: ids instead of text: tokenizer.ggml.model is 'rwkv'"
+    assert note in ggufc("export", model, "-o", tmp_path / "out").stderr
     done = ggufc("run", tmp_path / "out", "--prompt-ids", "2,5", "-n", 2)
     assert done.exit_code == 0
     assert len(done.stdout.split()) == 2
-    assert done.stderr.startswith("ggufc: note: ids instead of text: tokenizer.ggml.model is 'rwkv'")
+    assert done.stderr.startswith(f"ggufc: {note}")
     assert ggufc("run", tmp_path / "out", "the").exit_code == 3
     report = json.loads(ggufc("verify", tmp_path / "out", "--json").stdout)
     assert report["ok"] and {row["fed"] for row in report["rows"]} == {"random ids"}

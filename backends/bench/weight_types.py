@@ -121,7 +121,7 @@ class _Case:
     def __init__(self, name: str, side: int, count: int, bank: Path) -> None:
         self.nbytes = count * _nbytes(name, side, side)
         self._bank = bank
-        self._graph = _products(name, side, count)
+        self._graph = products(name, side, count)
         row = 4 * side
         each = _nbytes(name, side, side)
         self._places = {"x": Place(0, row)} | {str(n): Place(row + n * each, each) for n in range(count)}
@@ -166,8 +166,9 @@ class _Case:
         return perf_counter() - start
 
 
-def _products(name: str, side: int, count: int) -> Graph:
-    """The sum of the products of one row with each matrix."""
+def products(name: str, side: int, count: int) -> Graph:
+    """One row, and to it added its products with `count` matrices: `@decode(tokens, position) -> sum`. The row is the
+    tensor `x`, the matrices are `0`, `1` and so on."""
     tokens, position = Value("tokens", TensorType("i32", (1,))), Value("position", TensorType("i32", ()))
     line, ops = TensorType("f32", (1, side)), []
 

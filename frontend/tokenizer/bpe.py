@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from ..errors import InputError
+from ..errors import UnsupportedError
 from .families import Saved
 from .pre import Pre, pre_of
 from .sentencepiece_model import SPACE
@@ -46,11 +46,11 @@ class Family:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
-        """Raises InputError where there are no merges, UnsupportedError for a `pre` that isn't known."""
+        """Raises UnsupportedError where there are no merges, and for a `pre` that isn't known."""
         pre = pre_of(metadata, [])
         written = strings(metadata, "merges")
         if written is None and metadata.get("tokenizer.ggml.pre") != "kimi-k2":
-            raise InputError("tokenizer.ggml.merges is missing; give token ids instead")
+            raise UnsupportedError("tokenizer.ggml.merges is missing; give token ids instead")
         merges = _merges(written or ())
         ids = vocabulary.ids
         extended = dict(ids)

@@ -3,10 +3,11 @@
 Text is normalized by the `sentencepiece` library and split by `tokenizers`, whose sums are in 64 bits as llama.cpp's.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import sentencepiece
@@ -19,21 +20,27 @@ from .sentencepiece_model import SPACE, UNIGRAM, Normalizer, model_proto
 from .spm import MODEL_FILE, load_model
 from .vocabulary import Vocabulary
 
+Trie: TypeAlias = "dict[str, Trie]"
+"""Texts by their characters, one after the other."""
+
 
 @dataclass(frozen=True)
 class Family:
     """The unigram model.
 
     The model file is SentencePiece's. It says UNUSED of what llama.cpp never makes of a text: control tokens, and what
-    is less likely than every ordinary piece.
+    is less likely than every ordinary piece. `user_defined` are texts that the normalizer leaves alone.
     """
 
     processor: sentencepiece.SentencePieceProcessor
     unk_id: int | None
     add_space_prefix: bool
     remove_extra_whitespaces: bool
+    user_defined: tuple[str, ...]
     normalizer: sentencepiece.SentencePieceNormalizer = field(init=False)
     tokenizer: Tokenizer = field(init=False)
+    trie: Trie = field(init=False)
+    starts: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
         processor = self.processor
@@ -52,6 +59,13 @@ class Family:
         if unknown is None:
             unknown = len(vocabulary)
             vocabulary.append((f" {unknown}", 0.0))
+        trie: Trie = {}
+        for text in self.user_defined:
+            node = trie
+            for character in text:
+                node = node.setdefault(character, {})
+        object.__setattr__(self, "trie", trie)
+        object.__setattr__(self, "starts", re.compile("|".join(map(re.escape, trie))))
         object.__setattr__(self, "normalizer", normalizer)
         object.__setattr__(self, "tokenizer", Tokenizer(models.Unigram(vocabulary, unknown)))
 
@@ -71,17 +85,19 @@ class Family:
             elif kind not in (TokenType.NORMAL, TokenType.CONTROL, TokenType.UNKNOWN):
                 kind = TokenType.UNUSED
             pieces.append((text, score, kind))
+        kinds = zip(vocabulary.texts, vocabulary.types, strict=True)
+        user_defined = tuple(text for text, kind in kinds if kind == TokenType.USER_DEFINED)
         prefix, remove = vocabulary.add_space_prefix, flag(metadata, "remove_extra_whitespaces", False)
         how = Normalizer(_charsmap(metadata), prefix, remove)
         model = model_proto(pieces, vocabulary.specials, vocabulary.texts, UNIGRAM, how)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            return cls(processor, vocabulary.specials.unk_id, prefix, remove)
+            return cls(processor, vocabulary.specials.unk_id, prefix, remove, user_defined)
         except RuntimeError as error:
             raise InputError(f"SentencePiece does not take the vocabulary: {error}") from None
 
     def encode(self, text: str) -> list[int]:
-        normal = self.normalizer.Normalize(text)
+        normal = self._normalized(text)
         if self.remove_extra_whitespaces:
             normal = "".join(SPACE + word for word in normal.split(" ") if word)
         else:
@@ -91,6 +107,21 @@ class Family:
             normal = SPACE * blanks + prefix + written.replace(" ", SPACE)
         ids = self.tokenizer.encode(normal, add_special_tokens=False).ids
         return ids if self.unk_id is not None else [i for i in ids if i < self.processor.vocab_size()]
+
+    def _normalized(self, text: str) -> str:
+        """The text after the replacements, but for what begins like a user-defined token: llama.cpp keeps that much."""
+        parts: list[str] = []
+        start = 0
+        for found in self.starts.finditer(text) if self.trie else ():
+            if found.start() < start:
+                continue
+            end, node = found.start(), self.trie
+            while end < len(text) and text[end] in node:
+                node = node[text[end]]
+                end += 1
+            parts += [self.normalizer.normalize(text[start : found.start()]), text[found.start() : end]]
+            start = end
+        return "".join([*parts, self.normalizer.normalize(text[start:])])
 
     def text(self, token: int) -> str:
         return self.processor.id_to_piece(token)
@@ -104,13 +135,19 @@ class Family:
             "unk_id": self.unk_id,
             "add_space_prefix": self.add_space_prefix,
             "remove_extra_whitespaces": self.remove_extra_whitespaces,
+            "user_defined": self.user_defined,
         }
 
     @classmethod
     def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
         unknown = options["unk_id"]
-        flags = (bool(options[name]) for name in ("add_space_prefix", "remove_extra_whitespaces"))
-        return cls(load_model(folder), None if unknown is None else int(unknown), *flags)
+        return cls(
+            load_model(folder),
+            None if unknown is None else int(unknown),
+            bool(options["add_space_prefix"]),
+            bool(options["remove_extra_whitespaces"]),
+            tuple(map(str, options["user_defined"])),
+        )
 
 
 def _charsmap(metadata: Mapping[str, Any]) -> bytes:

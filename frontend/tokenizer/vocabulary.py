@@ -40,7 +40,7 @@ class Vocabulary:
 def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list[str]) -> Vocabulary:
     """The token table of a GGUF; adds to `notes` what it says and is not believed.
 
-    Raises InputError where a key is missing or its value can't be, UnsupportedError for texts that are not UTF-8.
+    Raises InputError where a key's value can't be, UnsupportedError where there are no texts or they are not UTF-8.
     """
     texts = _texts(metadata)
     ids = {text: i for i, text in enumerate(texts)}
@@ -70,7 +70,7 @@ def strings(metadata: Mapping[str, Any], name: str) -> Sequence[str] | None:
     if texts is None:
         return None
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"tokenizer.ggml.{name} is no list of texts; give token ids instead")
+        raise InputError(f"tokenizer.ggml.{name} is no list of texts")
     if not all(map(_is_utf8, texts)):
         first = next(i for i, text in enumerate(texts) if not _is_utf8(text))
         raise UnsupportedError(f"tokenizer.ggml.{name} has bytes that are not UTF-8 at {first}; give token ids instead")
@@ -81,7 +81,7 @@ def _texts(metadata: Mapping[str, Any]) -> list[str]:
     """The text of every token, none of them empty."""
     found = strings(metadata, "tokens")
     if not found:
-        raise InputError("tokenizer.ggml.tokens is missing; give token ids instead")
+        raise UnsupportedError("tokenizer.ggml.tokens is missing; give token ids instead")
     return [text or f"[EMPTY_{i}]" for i, text in enumerate(found)]
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import ggufc
 import pytest
 from ggufc import InputError
-from ggufc.backends.bundle import MANIFEST, read_bundle, weight_names, write_manifest, written_aside
+from ggufc.backends.bundle import MANIFEST, UNFINISHED, read_bundle, weight_names, write_manifest, written_aside
+from ggufc.backends.temporary import owned_folder
 
 from .conftest import TinyCase
 
@@ -114,6 +115,15 @@ def test_a_failed_writer_leaves_the_old_bundle(copied: Path) -> None:
         raise RuntimeError
     assert (copied / MANIFEST).read_bytes() == before
     assert list(copied.parent.iterdir()) == [copied]
+
+
+def test_what_a_killed_writer_left_goes_at_the_next_to_any_place_beside_it(tmp_path: Path) -> None:
+    with owned_folder(tmp_path, UNFINISHED) as left:
+        shutil.copytree(left, tmp_path / f"{UNFINISHED}orphan")
+    (tmp_path / "mine.ggufc").mkdir()
+    with written_aside(tmp_path / "bundle") as aside:
+        assert {p.name for p in tmp_path.iterdir()} == {aside.parent.name, "mine.ggufc"}
+        (aside / MANIFEST).write_text("new")
 
 
 def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from ggufc.backends.bench import bench
+from ggufc.backends.bench.speed import bench
 from ggufc.backends.inspect import decode_bytes, describe, weight_bytes
 from ggufc.graph.model import Model, open_model
 

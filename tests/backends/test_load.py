@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ggufc import InputError
 from ggufc.backends import load as load_module
-from ggufc.backends.bench import bench
+from ggufc.backends.bench.speed import bench
 from ggufc.backends.bundle import MANIFEST
 from ggufc.backends.load import cache_directory
 
@@ -55,7 +55,7 @@ def test_a_cached_module_runs_on_the_file_at_hand(cache: Path, tmp_path: Path) -
     first.rename(second)
     for _ in range(2):  # without, then with another file where the link points
         np.testing.assert_array_equal(ggufc.load(second, threads=1).prefill([2, 5]), wanted)
-        report = bench(second, prompt_tokens=4, tokens=2, threads=1, rounds=1)
+        report = bench(second, prompts=[4], tokens=[2], threads=[1], rounds=1)
         assert report["decode_tok_s"] > 0
         first.write_bytes(b"another")
     assert len(list(cache.iterdir())) == 1
@@ -102,7 +102,7 @@ def test_a_bundle_moved_away_from_its_weights_is_still_measured(tiny_f32: TinyCa
     shutil.copytree(tiny_f32.bundle.path, folder, symlinks=True)
     (folder / "model.gguf").unlink()
     (folder / "model.gguf").symlink_to("/nowhere/model.gguf")
-    measure = partial(bench, folder, prompt_tokens=4, tokens=2, threads=1, rounds=1)
+    measure = partial(bench, folder, prompts=[4], tokens=[2], threads=[1], rounds=1)
     with pytest.raises(InputError, match="--weights-file"):
         measure()
     assert measure(weights=tiny_f32.path)["decode_tok_s"] > 0

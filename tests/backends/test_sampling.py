@@ -157,6 +157,16 @@ def test_what_is_left_is_what_llama_cpp_leaves(sampling: Sampling, size: int) ->
     np.testing.assert_allclose([found[token] for token in wanted], list(wanted.values()), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("size", [41, 64 * 40, 64 * 40 + 7, 64 * 39])
+def test_the_likeliest_are_found_among_groups(size: int) -> None:
+    random = np.random.default_rng(size)
+    for logits in (random.normal(size=size), np.zeros(size), np.sort(random.normal(size=size))):
+        tokens, _ = candidates(logits.astype(np.float32), Sampling(1.0, top_k=40))
+        assert tokens is not None
+        assert len(tokens) == 40
+        np.testing.assert_array_equal(logits[tokens], np.sort(logits)[::-1][: len(tokens)])
+
+
 def test_the_penalty_reads_the_tokens_so_far() -> None:
     logits = np.array([1.0, 1.1, -3.0], np.float32)
     assert sample(logits, Sampling(repeat_penalty=2.0), np.random.default_rng(0), [1]) == 0

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ggufc.cli import FIRST_STEPS, main
 from ggufc.cli.group import COMMANDS
+from ggufc.graph.ops import WEIGHT_TYPES
 
 from ..stores import put_hugging_face, put_ollama
 from ..tiny_models import Sizes, tiny_model
@@ -147,3 +148,21 @@ def test_a_wrong_word_is_answered_with_the_nearest(words: list[str], said: str) 
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("program", sorted((Path(__file__).parents[2] / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_a_program_without_its_words_says_which_it_wants(program: Path) -> None:
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"\npython examples/{program.name} " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_readme_lists_what_runs() -> None:
+    section = README.split("## What it runs")[1].split("\n## ")[0]
+    table, _, types = section.partition("Weights may be")
+    architectures = {
+        word for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for word in row[1:-1].split("`, `")
+    }
+    shipped = Path(__file__).parents[2] / "archdefs"
+    assert architectures - {"general.architecture"} == {path.stem for path in shipped.glob("*.archdef")}
+    assert set(re.findall("`([a-z0-9_]+)`", types)) == set(WEIGHT_TYPES)

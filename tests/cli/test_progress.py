@@ -23,6 +23,10 @@ with module.Progress() as progress:
         time.sleep(0.01)
     tell("a note")
     time.sleep(0.3)
+    drawn = []
+    progress(lambda: drawn.append(1) or f"step {min(len(drawn), 2)}")
+    while moves and len(drawn) < 3:
+        time.sleep(0.01)
 """
 
 
@@ -46,7 +50,8 @@ def test_a_long_stage_moves_and_leaves_its_time() -> None:
     text = shown()
     assert "\x1b[2m[        ====]\x1b[0m a long stage 0 s" in text
     assert "\r\x1b[Kggufc: note: a note\r\n" in text
-    assert re.search(r"\r\x1b\[Ka long stage \x1b\[2m\d+\.\d s\x1b\[0m\r\n$", text)
+    assert re.search(r"\r\x1b\[Ka long stage \x1b\[2m\d+\.\d s\x1b\[0m\r\n", text)
+    assert "step 1 0 s" in text and re.search(r"\r\x1b\[Kstep 2 \x1b\[2m\d+\.\d s\x1b\[0m\r\n$", text)
     assert "a short stage" not in text
 
 
@@ -56,7 +61,13 @@ def test_colours_are_left_out_where_they_are_not_wanted() -> None:
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
-    assert shown(TERM="dumb").split("\r\n") == ["a short stage ...", "a long stage ...", "ggufc: note: a note", ""]
+    assert shown(TERM="dumb").split("\r\n") == [
+        "a short stage ...",
+        "a long stage ...",
+        "ggufc: note: a note",
+        "step 1 ...",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("stream", [subprocess.DEVNULL, subprocess.PIPE])

@@ -15,6 +15,10 @@ from ggufc.frontend.chat_template import ChatTemplates, is_go_template
 from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError
 from ggufc.frontend.gguf import read_gguf
 from ggufc.frontend.tokenizer import Tokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ..tiny_models import vocabulary
 
 TEMPLATES = (
     "GLM-4.6",
@@ -108,6 +112,12 @@ class Specials:
 
     def decode(self, ids: Iterable[int], *, render_special: bool = False) -> str:
         return "".join(("<s>", "</s>")[token] for token in ids)
+
+
+@pytest.fixture(autouse=True)
+def _little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates that never end cost the tests less."""
+    monkeypatch.setattr(chat_template, "SECONDS", 0.5)
 
 
 def rendered(template: str, messages: Any = (USER,), **options: Any) -> str:
@@ -329,6 +339,32 @@ def test_gos_templates_are_known(shared_dir: Path) -> None:
 def test_a_users_control_tokens_are_barred(template: str, content: str, marked: str) -> None:
     prompt = ChatTemplates({"default": template}).render([{"role": "user", "content": content}], Specials())
     assert prompt.marked.replace(prompt.barrier, "!") == marked
+
+
+PIECES = ("<", ">", "|", "_", " ", "\n", "a", "start_of", "_turn", "eos", "<bos>", "</s>", "<start_of_turn>", "日")
+SEAMS = (
+    "{{ c }}",
+    "<start_of{{ c }}_turn>",
+    "<{{ c | trim }}>",
+    "{{ c }}<end_of_turn>{{ c | upper }}",
+    "{{ (c + 'x').split('<eos>')[-1] }}",
+    "{{ [c, {c: c}] | tojson }}",
+)
+
+
+@pytest.mark.parametrize("template", SEAMS)
+@given(st.lists(st.sampled_from(PIECES), max_size=6).map("".join).filter(str.strip))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_content_makes_a_control_token(template: str, content: str) -> None:
+    tokenizer = Tokenizer.from_metadata(vocabulary())
+    source = ChatTemplates({"default": "{% set c = messages[0].content %}" + template})
+    prompt = source.render([{"role": "user", "content": content}], tokenizer)
+    control = {tokenizer.encode(text, add_special=False)[0] for text in tokenizer.control_texts}
+    found = [token for token in prompt.encode(tokenizer) if token in control]
+    own = source.render([{"role": "user", "content": "日本"}], tokenizer).encode(tokenizer)
+    assert found == [token for token in own if token in control]
+    text = tokenizer.decode(prompt.encode(tokenizer)[1:], render_special=True)
+    assert text.replace("▁", " ") == prompt.text
 
 
 def test_content_without_special_text_is_not_touched() -> None:

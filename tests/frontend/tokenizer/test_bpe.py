@@ -101,7 +101,7 @@ def test_published_words(shared_dir: Path) -> None:
     [
         ({"pre": "llama_bpe"}, UnsupportedError, "is 'llama_bpe', which is none known .did you mean 'llama-bpe'"),
         ({"pre": 3}, InputError, "tokenizer.ggml.pre is 3"),
-        ({"merges": None}, InputError, "tokenizer.ggml.merges is missing"),
+        ({"merges": None}, UnsupportedError, "tokenizer.ggml.merges is missing"),
         ({"merges": [1, 2]}, InputError, "tokenizer.ggml.merges is no list of texts"),
         ({"merges": ["a \udcff"]}, UnsupportedError, "tokenizer.ggml.merges has bytes that are not UTF-8 at 0"),
     ],

@@ -83,6 +83,15 @@ def test_unigrams(tmp_path: Path, prefix: bool, remove: bool, table: bool) -> No
     agree(write_vocabulary(tmp_path / "model.gguf", "t5", metadata))
 
 
+def test_replacements_stop_where_a_user_defined_token_might_begin(tmp_path: Path) -> None:
+    """As far as a text goes with `<extra_id_0>` llama.cpp leaves it alone, even where the token isn't there."""
+    path = write_vocabulary(tmp_path / "model.gguf", "t5", unigram(precompiled_charsmap=charsmap()))
+    tokenizer = Tokenizer.from_metadata(metadata_of(path))
+    with Vocabulary(path) as reference:
+        for text in ("<e\u0301", "e\u0301", "<e\u0301<ex\u0301", "<ext\u0301<<e", "<extra_id_0>e\u0301 <extra_id_"):
+            assert tokenizer.encode(text) == reference.tokenize(text), repr(text)
+
+
 def test_a_damaged_table_of_replacements_is_refused() -> None:
     """Every walk through it must stay inside: SentencePiece follows it wherever it leads."""
     table = np.frombuffer(charsmap(), np.uint8)

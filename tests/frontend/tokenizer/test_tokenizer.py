@@ -158,7 +158,7 @@ def test_phi_3_swallows_white_space_after_special_tokens(metadata: dict[str, Any
     [
         ({"model": 3}, InputError, "tokenizer.ggml.model is 3"),
         ({"model": "rwkv"}, UnsupportedError, "tokenizer.ggml.model is 'rwkv'; this build has 'llama'"),
-        ({"tokens": None}, InputError, "tokenizer.ggml.tokens is missing"),
+        ({"tokens": None}, UnsupportedError, "tokenizer.ggml.tokens is missing"),
         ({"tokens": np.arange(9)}, InputError, "tokenizer.ggml.tokens is no list of texts"),
         ({"tokens": ["a", "b", "a"]}, InputError, "has 'a' at 0 and at 2"),
         ({"tokens": ["a", "\udcff"]}, UnsupportedError, "not UTF-8 at 1"),
