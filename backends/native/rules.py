@@ -250,8 +250,7 @@ def attention(
     shape = (at.dtype(k), head_dim, value_dim)
     if tokens != 1:
         return at.dispatch(attention_many(*shape), given, scalars)
-    # a window is read too fast for a second kernel to pay
-    spans = spans_of_keys(heads, kv_heads) if by_spans and not attributes["window"] else 1
+    spans = spans_of_keys(heads, kv_heads) if by_spans else 1
     share = shared_heads(heads, kv_heads, spans)
     if spans == 1:
         return at.dispatch(attention_one(*shape, share), given, scalars)
