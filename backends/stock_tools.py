@@ -4,6 +4,7 @@ import shlex
 from typing import Any
 
 from ..frontend.errors import InputError
+from ..frontend.ggml_types import by_name
 from .bundle import ARCHIVE, SCOPE, Bundle
 
 PROMPT, CONTEXT = 4, 128
@@ -47,9 +48,11 @@ def commands(bundle: Bundle) -> dict[str, str]:
 
 
 def _value(argument: dict[str, Any], rows: int, position: int) -> str:
-    """An argument as the tools read it; a symbol `T` is tokens, any other is rows of a cache."""
+    """An argument as the tools read it: each symbol is `rows`, and blocks are bytes."""
     shape, type_ = argument["shape"], argument["type"]
     if not shape:
         return str(position)
+    if by_name(type_).block_elements > 1:
+        shape, type_ = [*shape[:-1], by_name(type_).nbytes(shape[-1])], "i8"
     sizes = "x".join(str(rows if isinstance(d, str) else d) for d in shape)
     return f"{sizes}x{type_}=1" if argument["name"] == "tokens" else f"{sizes}x{type_}"

@@ -36,12 +36,12 @@ def definitions(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kv", ["q8_0", "bf16", ""])
+@pytest.mark.parametrize("kv", ["q4_0", "bf16", ""])
 def test_a_cache_type_that_there_is_not_is_refused(kv: str, tiny_f32: TinyCase, tmp_path: Path) -> None:
     for backend in load_module.BACKENDS:
-        with pytest.raises(InputError, match=f"type '{kv}'; there are f32, f16"):
+        with pytest.raises(InputError, match=f"type '{kv}'; there are f32, f16, q8_0"):
             ggufc.load(tiny_f32.path, backend, kv=kv)
-    with pytest.raises(InputError, match="there are f32, f16"):
+    with pytest.raises(InputError, match="there are f32, f16, q8_0"):
         ggufc.export(tiny_f32.path, tmp_path / "out", kv=kv)
     assert list(tmp_path.iterdir()) == []
 

@@ -159,6 +159,13 @@ def test_a_wrong_table_is_refused(key: str, value: object, said: str, bundle: Bu
         ggufc.load(copy, "native", threads=1)
 
 
+def test_blocks_are_bytes(bundle: Bundle) -> None:
+    cache = {"name": "k.0", "type": "q8_0", "shape": ["S8", 2, 64]}
+    entries = {name: {**entry, "arguments": [cache]} for name, entry in bundle.manifest["entries"].items()}
+    line = commands(replace(bundle, manifest={**bundle.manifest, "entries": entries}))["iree-run-module"]
+    assert line.endswith(" --input=4x2x68xi8")
+
+
 def test_a_gguf_has_no_line(bundle: Bundle) -> None:
     other = replace(bundle, manifest={**bundle.manifest, "encoding": "gguf"})
     with pytest.raises(InputError, match="--weights irpa"):
