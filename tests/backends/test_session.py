@@ -27,6 +27,7 @@ def session(tiny_f32: TinyCase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ses
     """A new session on the compiled module, whose caches begin small and whose rings soon turn over."""
     monkeypatch.setattr(session_module, "CHUNK", RINGS)
     monkeypatch.setattr(session_module, "FIRST_ROWS", 4)
+    monkeypatch.setattr(session_module, "SPARE_ROWS", 0)
     yield tiny_f32.session("iree")
 
 
@@ -53,6 +54,22 @@ def test_prefill_in_pieces(chunk: int, session: Session, expected: np.ndarray) -
 def test_token_by_token_through_decode(session: Session, expected: np.ndarray) -> None:
     for n, token in enumerate(IDS):
         near(session.decode(token), expected[n])
+
+
+def test_the_likeliest_token_without_its_logits(session: Session, expected: np.ndarray) -> None:
+    for n, token in enumerate(IDS):
+        assert session.decode_greedy(token) == expected[n].argmax()
+
+
+def test_a_greedy_generation_takes_the_likeliest_each_time(session: Session) -> None:
+    """By the entry point that chooses, as by the logits."""
+    found = list(session.generate_ids(IDS[:9], max_tokens=12, stop=()))
+    session.reset()
+    logits, wanted = session.prefill(IDS[:9]), []
+    for _ in found:
+        wanted.append(int(logits.argmax()))
+        logits = session.decode(wanted[-1])
+    assert found == wanted
 
 
 def test_reset_is_a_new_session_to_the_bit(session: Session) -> None:

@@ -48,6 +48,9 @@ class Recorder:
         self.calls.append(token)
         return self._logits(1)
 
+    def decode_greedy(self, token: int) -> int:
+        return int(self.decode(token).argmax())
+
     def embed(self, ids: Sequence[int]) -> np.ndarray:
         self.calls.append(("embed", list(ids)))
         return np.zeros(4, np.float32)
