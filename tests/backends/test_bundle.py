@@ -147,7 +147,7 @@ def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:
         (("entries", "decode", "results", 0, "shape"), [], "shape"),
         (("entries",), {}, "entries"),
         (("entries", "forecast"), {"arguments": [], "results": [{"shape": [1]}]}, "forecast"),
-        (("caches", 0, "dtype"), "q8_0", "dtype"),
+        (("caches", 0, "dtype"), "q4_0", "dtype"),
         (("caches", 0, "row"), [], "row"),
         (("caches", 0, "row", 0), -2, "row"),
         (("caches", 0, "window"), -1, "window"),

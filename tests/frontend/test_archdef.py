@@ -4,7 +4,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 from random import Random
-from time import perf_counter
+from time import process_time
 
 import pytest
 from ggufc.frontend import archdef
@@ -221,31 +221,31 @@ def test_many_lines_take_a_moment_and_too_many_are_refused(before: str, line: st
         line = line.replace("span = 1", "span = 1, t = a.b")
     for count, refused in ((4000 // line.count("\n"), False), (4096, True)):
         text = small.replace(before, "".join(line.format(n=n) for n in range(count)) + before, 1)
-        start = perf_counter()
+        start = process_time()
         if refused:
             with pytest.raises(InputError, match=r"^toy.archdef:4\d\d\d:\d: more than 4096 lines that say something"):
                 parse(text, "toy.archdef")
         else:
             parse(text, "toy.archdef")
-        assert perf_counter() - start < 3
+        assert process_time() - start < 3
 
 
 def test_the_nearest_of_many_alike_words_is_found_in_a_moment() -> None:
     """Words of two letters are the worst case of a comparison."""
     draw = Random(0)
     words = ["".join(draw.choices("ab", k=96)) for _ in range(4096)]
-    start = perf_counter()
+    start = process_time()
     assert archdef.nearest(words[7][:-1] + "c", words) == f" (did you mean {words[7]!r}?)"
-    assert perf_counter() - start < 3
+    assert process_time() - start < 3
 
 
 def parses_or_refuses(text: str) -> None:
-    start = perf_counter()
+    start = process_time()
     try:
         assert isinstance(parse(text, "any.archdef"), ArchDef)
     except InputError as error:
         assert str(error).startswith("any.archdef:")
-    assert perf_counter() - start < 5
+    assert process_time() - start < 5
 
 
 @given(st.text(max_size=2000))

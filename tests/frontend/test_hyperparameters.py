@@ -1,7 +1,7 @@
 """Parameters from a file's metadata, and the kind of each layer."""
 
 from collections.abc import Mapping
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -108,12 +108,12 @@ def test_whole_numbers_may_be_stored_as_floats() -> None:
 def test_work_is_bounded_before_it_is_done() -> None:
     """Words times layers, whether the layers come from their number or from an array that is read before it."""
     lines = "b key\n" + "\n".join(f"a{n} = b * {n}" for n in range(1000))
-    start = perf_counter()
+    start = process_time()
     for metadata in ({"toy.n": 4096, "toy.key": 1}, {"toy.key": np.ones(4096)}):
         with pytest.raises(InputError, match="words for each of 4096 layers are more than 1048576"):
             evaluated(lines, metadata)
     assert len(evaluated(lines, {"toy.n": 128, "toy.key": np.ones(128)}).layers) == 128
-    assert perf_counter() - start < 10
+    assert process_time() - start < 10
 
 
 @pytest.mark.parametrize("blocks", [4097, 2**32 - 1, -1, 6.5, "six", np.arange(6)])

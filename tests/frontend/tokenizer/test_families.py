@@ -167,9 +167,9 @@ def ids_of_long_texts(shared_dir: Path, file: str, size: int, seconds: float) ->
     expected = json.loads((case / "expect.json").read_text("utf-8"))["files"][f"{file}.gguf/{size}"]
     tokenizer = Tokenizer.from_metadata(metadata_of(case / f"input/{file}.gguf"))
     for name, text in json.loads((case / f"input/texts-{size}.json").read_text("utf-8")).items():
-        start = time.perf_counter()
+        start = time.process_time()
         ids = tokenizer.encode(text, add_special=False)
-        assert time.perf_counter() - start < seconds, name
+        assert time.process_time() - start < seconds, name
         known: Any = expected.get(name) if isinstance(expected, dict) else None
         if isinstance(known, dict) and "sha256_16" in known:
             assert hashlib.sha256(np.array(ids, "<u4").tobytes()).hexdigest()[:16] == known["sha256_16"], name
@@ -193,9 +193,9 @@ def test_a_megabyte_takes_two_seconds_at_most(tmp_path: Path, shared_dir: Path, 
     tokenizer = Tokenizer.from_metadata(metadata_of(made(tmp_path, shared_dir, family)))
     text = "".join(texts(60_000)).encode()[: 1 << 20].decode("utf-8", "ignore")
     tokenizer.encode("once, for what is made at the first use")
-    start = time.perf_counter()
+    start = time.process_time()
     tokenizer.encode(text)
-    assert time.perf_counter() - start < 4
+    assert time.process_time() - start < 4
 
 
 @pytest.mark.slow
@@ -206,6 +206,6 @@ def test_no_way_to_cut_words_is_quadratic(run: str) -> None:
     for name in {pre.passes: name for name, pre in PRES.items() if pre.bytes_as_letters}.values():
         metadata = {"model": "gpt2", **pairs(name, 20)}
         tokenizer = Tokenizer.from_metadata({f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
-        start = time.perf_counter()
+        start = time.process_time()
         tokenizer.encode(run * (60_000 // len(run)) + "b")
-        assert time.perf_counter() - start < 2, name
+        assert time.process_time() - start < 2, name

@@ -235,9 +235,9 @@ def test_the_real_vocabulary_is_llama_cpps(real_model: Path, tmp_path: Path) -> 
     agree(real_model, 300)
     metadata = metadata_of(real_model)
     Tokenizer.from_metadata(metadata).save(tmp_path)
-    start = time.perf_counter()
+    start = time.process_time()
     tokenizer = Tokenizer.load(tmp_path)
-    assert time.perf_counter() - start < 0.15
+    assert time.process_time() - start < 0.15
     with Reference(real_model, n_ctx=256) as reference:
         for token in range(0, tokenizer.vocab_size, 7):
             assert tokenizer.decode([token]) == reference.piece(token).decode("utf-8", "replace")
