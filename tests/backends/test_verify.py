@@ -74,6 +74,20 @@ def test_the_table_is_printed_without_llama_cpp_too(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("exported", ["f16", "q8_0", None])
+def test_caches_that_are_rounded_are_no_fault(
+    exported: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quantized model's caches are rounded by default, the reference's are not."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = DECODERS["qwen3"].write(tmp_path / "model.gguf", types={"*": "q8_0"}, large=True)
+    if exported:
+        model = ggufc.export(model, tmp_path / "bundle", kv=exported).path
+    rows = verification.verify(model, threads=1).rows
+    assert all(row.ok for row in rows), rows
+
+
+@pytest.mark.slow
 def test_the_other_executors_are_compared_where_llama_cpp_does_not_load_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
