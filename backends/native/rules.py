@@ -31,7 +31,7 @@ from .kernels.elementwise import by_row, elementwise, gain_by_one, gated
 from .kernels.embed import embed
 from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
 from .kernels.kv_update import kv_update
-from .kernels.linear_many import linear_many
+from .kernels.linear_many import linear_many, pairs_per_group
 from .kernels.linear_one import glu_one, linear_one, rows_per_group
 from .kernels.norm import layer_norm, rms_norm
 from .kernels.rope import rope
@@ -116,7 +116,7 @@ def _product(
     scalars["tokens"] = at.size(x, 0)
     if type_name in QUANT_TYPES:
         given["x"] = _quantized(at, x, norm, scalars | eps)
-    return at.dispatch(linear_many(type_name), given, scalars, result)
+    return at.dispatch(linear_many(type_name, pairs_per_group(rows)), given, scalars, result)
 
 
 def _normed(at: Site[V], x: V, norm: V, eps: float, cols: int) -> V:

@@ -26,8 +26,9 @@ from .kv_update import BLOCK_BYTES
 
 BLOCK = 64
 """Keys between two looks at the largest score."""
-TOKENS = 64
-"""Tokens of a work group in prefill."""
+TOKENS = 16
+"""Tokens of a work group in prefill: the later ones see more, so there must be many for workers to be through at one
+time."""
 
 _PADDING = 16
 _LINE = 4 * (BLOCK + _PADDING)

@@ -22,7 +22,10 @@ from .types import TYPES
 LANES = 16
 """Rows of W in a strip, the lanes of its vectors."""
 STRIPS = 2
-"""Strips that a work group unpacks."""
+"""Strips that are unpacked together."""
+ROWS = LANES * STRIPS
+FEW, MANY = 16, 128
+"""Work groups that are taken singly by two workers, and so many that taking 8 at a time is fine."""
 _LINE = 2 * GROUP
 """Bytes of a row of a strip: 128 pairs of i16, or 128 float32."""
 _STRIP = LANES * _LINE
@@ -30,22 +33,46 @@ _SCALES, _MINIMA = 4 * LANES * GROUP // STEP, 4 * LANES * GROUP // 16
 """Bytes of a strip, of its scales [step of 32 columns][16 rows] and of its minima [span of 16 or 32][16 rows]."""
 
 
-def linear_many(type_name: str) -> Kernel:
+def linear_many(type_name: str, pairs: int = 1) -> Kernel:
     """y = x W^T for many activation rows.
 
     w: the raw rows of the weight; y: float32 (tokens, rows). x for quantized types is what `quantize_rows` writes,
     int16 (tokens, activation_width(cols)); for plain ones float32 (tokens, cols). cols is a multiple of the type's
-    block.
+    block. A work group does `pairs` pairs of strips.
     """
     kind = TYPES[type_name]
     is_plain = isinstance(kind, PlainType)
+    product = _Plain(kind) if is_plain else _Quantized(kind)
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        first, all_ = e.times(a["@rows"], pairs), e.over(e.add(a["rows"], e.index(ROWS - 1)), ROWS)
+        last = e.minimum(e.add(first, e.index(pairs)), all_)
+        e.each(first, last, 1, lambda pair: product.emit(e, a, e.times(pair, ROWS)))
+
     return Kernel(
-        f"ggufc_linear_many_{type_name}",
+        f"ggufc_linear_many_{type_name}{'' if pairs == 1 else f'_{pairs}'}",
         (Buffer("w", "i8"), Buffer("x", "f32" if is_plain else "i16"), Buffer("y", "f32", output=True)),
         (Scalar("tokens"), Scalar("rows"), Scalar("cols")),
-        (("rows", LANES * STRIPS),),
-        (_Plain(kind) if is_plain else _Quantized(kind)).emit,
+        (("rows", ROWS * pairs),),
+        emit,
     )
+
+
+def pairs_per_group(rows: int) -> int:
+    """The `pairs` to choose for a matrix: work groups that two or four workers share evenly.
+
+    IREE's workers take work groups one by one where there are fewer than 8 for each of them, else 8 at a time
+    (runtime/src/iree/task/task.c): a number between leaves one of two workers idle at the end.
+    """
+    pairs = -(-rows // ROWS)
+    if pairs < FEW or pairs >= MANY:
+        return 1
+
+    def idle(share: int) -> int:
+        groups = -(-pairs // share)
+        return sum(-(-groups // workers) * workers * share for workers in (2, 4))
+
+    return min((share for share in range(1, pairs) if -(-pairs // share) < FEW), key=idle)
 
 
 def _register_tile(target: Target) -> tuple[int, tuple[int, ...]]:
@@ -124,9 +151,9 @@ class _Quantized:
             step *= 2
         return step
 
-    def emit(self, e: Emitter, a: Arguments) -> None:
+    def emit(self, e: Emitter, a: Arguments, first: Value) -> None:
+        """The products of the rows of W from `first` on, a pair of strips."""
         kind, cols, rows = self.type, a["cols"], a["rows"]
-        first = e.times(a["@rows"], LANES * STRIPS)
         lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
         scales, minima = ([e.scratch(size) for _ in range(STRIPS)] for size in (_SCALES, _MINIMA))
         scratch = kind.zero_scratch(e)
@@ -252,10 +279,10 @@ class _Strip:
 class _Plain:
     type: PlainType
 
-    def emit(self, e: Emitter, a: Arguments) -> None:
+    def emit(self, e: Emitter, a: Arguments, first: Value) -> None:
+        """As of `_Quantized`."""
         cols, tokens, rows, kind = a["cols"], a["tokens"], a["rows"], vec(F32, LANES)
         stride = self.type.row_bytes(e, cols)
-        first = e.times(a["@rows"], LANES * STRIPS)
         lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
         output = _Output(e, a, first)
 

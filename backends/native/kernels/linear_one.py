@@ -21,6 +21,9 @@ from .types import TYPES
 
 _PANEL = 8192
 """Elements of a row that are handled at once: bounds the stack, to about 30 KB for the worst type."""
+_FIRST_BYTES = 4096
+"""Of a work group's rows, what is asked for at once."""
+_VERY_MANY = 1 << 17
 _SHORT_ROW = 1400
 _AHEAD, _AHEAD_OF_SHORT_ROWS = 384, 3072
 """Bytes between a load and its prefetch, measured on a Zen 4: rows shorter than 1400 bytes gain 5 to 20 % by the larger
@@ -96,8 +99,9 @@ def _suffix(rows_per_group: int) -> str:
 
 
 def rows_per_group(rows: int) -> int:
-    """Eight equal work groups for a matrix, which two, four or eight workers share evenly; more for the largest."""
-    return min(4096, max(32, -(-rows // 8)))
+    """Eight equal work groups for a matrix, which two, four or eight workers share evenly; of the largest very many, so
+    that none works long when the others are through."""
+    return max(32, -(-rows // 8)) if rows < _VERY_MANY else 1024
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,9 @@ class _Quantized:
         stride = kind.row_bytes(e, cols)
         is_short = e.icmp_signed("<", stride, e.index(_SHORT_ROW))
         ahead = e.select(is_short, e.index(_AHEAD_OF_SHORT_ROWS), e.index(_AHEAD))
+        w, first, _, _ = products[0]
+        # the first rows come while the activations are quantized
+        e.prefetch(e.at(w, e.mul(first, stride)), 0, _FIRST_BYTES)
         norm = Normed(e, a["norm"], a["eps"], cols) if normed else None
         if norm:
             norm.begin(a["x"])
