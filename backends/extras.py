@@ -1,19 +1,20 @@
-"""What to install where a package is missing that only machines which make bundles have."""
+"""What to install where a package is missing that only machines which make or serve bundles have."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..frontend.errors import UnsupportedError
 
-EXPORT_PACKAGES = ("iree", "jax", "jaxlib", "llvmlite")
-"""Imported for exporting alone; a device that only runs bundles hasn't them."""
+EXTRAS = dict.fromkeys(("iree", "jax", "jaxlib", "llvmlite"), "export") | dict.fromkeys(
+    ("starlette", "uvicorn"), "serve"
+)
+"""Which extra brings a package; a device that only runs bundles has none of them."""
 
 
 def remedy(error: BaseException) -> str | None:
     """What to say of a package that can't be imported; None where the error is about something else."""
-    if not isinstance(error, ModuleNotFoundError) or (error.name or "").split(".")[0] not in EXPORT_PACKAGES:
-        return None
-    return f"this needs the package {error.name}, which is not installed; pip install 'ggufc[export]'"
+    extra = EXTRAS.get((error.name or "").split(".")[0]) if isinstance(error, ModuleNotFoundError) else None
+    return extra and f"this needs the package {error.name}, which is not installed; pip install 'ggufc[{extra}]'"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,8 +197,8 @@ def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
         tuple(manifest["entries"]),
         threads,
     )
-    tokenizer = partial(_bundled_tokenizer, bundle)
-    chat_templates = partial(ChatTemplates.load, manifest["chat"], bundle.file)
+    tokenizer = cache(partial(_bundled_tokenizer, bundle))
+    chat_templates = cache(partial(ChatTemplates.load, manifest["chat"], bundle.file))
     entries = manifest["entries"]
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
     labels = tuple(manifest.get("labels", ()))
@@ -236,8 +236,8 @@ def _on_source(
 
         text = bundle.file(MODULE).read_text("utf-8") if bundle else portable_module(graphs.values())
         executor = XlaExecutor(text, graphs, model.file.tensor_bytes)
-    tokenizer = partial(Tokenizer.from_metadata, model.file.metadata)
-    chat_templates = partial(ChatTemplates.from_metadata, model.file.metadata)
+    tokenizer = cache(partial(Tokenizer.from_metadata, model.file.metadata))
+    chat_templates = cache(partial(ChatTemplates.from_metadata, model.file.metadata))
     pooled = "encode" in graphs and graphs["encode"].results[0].type.shape[0] == 1
     facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled, model.labels)
     return Session(executor, facts, tokenizer, chat_templates)

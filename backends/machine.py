@@ -6,6 +6,7 @@ Only what a device has is used: no LLVM is asked.
 import functools
 import platform
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from ..frontend.errors import UnsupportedError
 
 _CPUINFO = Path("/proc/cpuinfo")
+_AUXV = Path("/proc/self/auxv")
 _MEMINFO = Path("/proc/meminfo")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _X86 = {
@@ -59,20 +61,32 @@ _X86 = {
     "vpclmulqdq": "vpclmulqdq",
     "xop": "xop",
 }
+_HWCAP, _HWCAP2 = 16, 26
 _AARCH64 = {
-    "bf16": "bf16",
-    "dotprod": "asimddp",
-    "fullfp16": "asimdhp",
-    "i8mm": "i8mm",
-    "lse": "atomics",
-    "neon": "asimd",
-    "sve": "sve",
-    "sve2": "sve2",
+    "aes": (_HWCAP, 4),
+    "bf16": (_HWCAP2, 14),
+    "complxnum": (_HWCAP, 14),
+    "crc": (_HWCAP, 7),
+    "dotprod": (_HWCAP, 20),
+    "fp16fml": (_HWCAP, 23),
+    "fullfp16": (_HWCAP, 10),
+    "i8mm": (_HWCAP2, 13),
+    "jsconv": (_HWCAP, 13),
+    "lse": (_HWCAP, 8),
+    "neon": (_HWCAP, 1),
+    "rcpc": (_HWCAP, 15),
+    "rdm": (_HWCAP, 12),
+    "sha2": (_HWCAP, 6),
+    "sha3": (_HWCAP, 17),
+    "sve": (_HWCAP, 22),
+    "sve2": (_HWCAP2, 1),
 }
-_CPUINFO_NAMES = {"x86_64": ("flags", _X86), "aarch64": ("Features", _AARCH64)}
-"""For each architecture the line of /proc/cpuinfo that lists features, and its names for LLVM's.
+_RISCV64 = {letter: (_HWCAP, ord(letter) - ord("a")) for letter in "acdfmv"}
+_BITS = {"aarch64": _AARCH64, "riscv64": _RISCV64}
+"""For LLVM's features the key of the auxiliary vector and the bit that say so (Linux' asm/hwcap.h).
 
-A feature that isn't here doesn't decide whether compiled code runs: it is for the system, or a matter of speed.
+On x86-64 the line `flags` of /proc/cpuinfo does. A feature that isn't here doesn't decide whether compiled code runs:
+it is for the system, or a matter of speed.
 """
 
 
@@ -101,26 +115,42 @@ def _present(features: Sequence[str]) -> frozenset[str]:
     return frozenset(f[1:] for f in features if f.startswith("+"))
 
 
+def known_features(arch: str) -> frozenset[str]:
+    """LLVM's names of an architecture's features of which a machine can be asked whether it has them."""
+    return frozenset(_X86 if arch == "x86_64" else _BITS.get(arch, ()))
+
+
 @functools.cache
 def this_machine() -> Machine:
-    """The machine this process runs on."""
+    """The machine this process runs on; under an emulator the one that is emulated, where the system says so."""
     try:
         text = _CPUINFO.read_text("utf-8", "replace")
     except OSError:
         text = ""
-    return machine(platform.machine(), text)
+    try:
+        raw = _AUXV.read_bytes()
+    except OSError:
+        raw = b""
+    pair = struct.Struct("@LL")
+    return machine(platform.machine(), text, dict(pair.iter_unpack(raw[: len(raw) // pair.size * pair.size])))
 
 
-def machine(name: str, cpuinfo: str) -> Machine:
-    """A machine from the name of its architecture and its /proc/cpuinfo, where features count that every core has."""
+def machine(name: str, cpuinfo: str, auxiliary: Mapping[int, int]) -> Machine:
+    """A machine from the name of its architecture, its /proc/cpuinfo and its auxiliary vector.
+
+    Of a processor whose cores differ the features count that every core has.
+    """
     arch = _ARCHITECTURES.get(name.lower(), name.lower())
-    label, names = _CPUINFO_NAMES.get(arch, ("", {}))
+    if arch in _BITS and _HWCAP in auxiliary:
+        bits = _BITS[arch]
+        found = frozenset(f for f, (key, bit) in bits.items() if auxiliary.get(key, 0) >> bit & 1)
+        return Machine(arch, found, known_features(arch))
     lines = [line.partition(":") for line in cpuinfo.splitlines()]
-    cores = [set(words.split()) for key, _, words in lines if label and key.strip() == label]
-    if not cores:
+    cores = [set(words.split()) for key, _, words in lines if key.strip() == "flags"]
+    if arch != "x86_64" or not cores:
         return Machine(arch, None, frozenset())
     common = set.intersection(*cores)
-    return Machine(arch, frozenset(f for f, theirs in names.items() if theirs in common), frozenset(names))
+    return Machine(arch, frozenset(f for f, theirs in _X86.items() if theirs in common), known_features(arch))
 
 
 def best_target(targets: Mapping[str, Mapping[str, Any]], where: str, here: Machine) -> str:

@@ -1,9 +1,12 @@
 """A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
 
 import operator
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -46,7 +49,8 @@ class Session:
     """Explicit state over a model: nothing is kept anywhere else, so `reset` gives what a new session would.
 
     A session is for one thread and one generation at a time: a generation whose session was fed, reset or taken back
-    by anybody else ends with an InputError. Several sessions over one executor share the weights and may take turns.
+    by anybody else ends with an InputError, and so does the call of a thread that comes while another one's lasts.
+    Sessions that `new` made share the model; each may have a thread of its own, and their steps take turns.
 
     Attributes:
         context_length: most positions.
@@ -68,8 +72,17 @@ class Session:
         self._make_tokenizer = tokenizer
         self._make_chat_templates = chat_templates
         self.tokens: list[int] = []
+        self._turn = RLock()
+        self._process = os.getpid()
         self._changes = 0  # of `tokens`, by which a generation knows that nobody else fed the session
         self._reset_caches()
+
+    def new(self) -> "Session":
+        """Another session over the same loaded model, at its start.
+
+        Weights, code and tokenizer are there once; all that it adds are its own caches.
+        """
+        return Session(self.executor, self.facts, self._make_tokenizer, self._make_chat_templates)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -126,9 +139,10 @@ class Session:
 
     def reset(self) -> None:
         """Forgets everything: the session is as new."""
-        self.tokens.clear()
-        self._changes += 1
-        self._reset_caches()
+        with self._alone():
+            self.tokens.clear()
+            self._changes += 1
+            self._reset_caches()
 
     def rewind(self, count: int) -> None:
         """Forgets the last `count` tokens, as if they had never been fed.
@@ -142,14 +156,15 @@ class Session:
         count = _whole("count", count)
         if count > len(self.tokens):
             raise InputError(f"can't rewind {count} tokens: {len(self.tokens)} were fed")
-        kept = self.tokens[: len(self.tokens) - count]
-        if not count or all(self._remembers(spec, rows, len(kept)) for spec, rows in self._layout()):
-            self.tokens = kept
-            self._changes += 1
-            return
-        self.reset()
-        if kept:
-            self._prefill(kept)
+        with self._alone():
+            kept = self.tokens[: len(self.tokens) - count]
+            if not count or all(self._remembers(spec, rows, len(kept)) for spec, rows in self._layout()):
+                self.tokens = kept
+                self._changes += 1
+                return
+            self.reset()
+            if kept:
+                self._prefill(kept)
 
     def embed(self, text: str | Iterable[int]) -> np.ndarray:
         """The embedding of a text, which leaves the session's position as it is.
@@ -187,6 +202,7 @@ class Session:
 
     def _encode(self, text: str | Iterable[int]) -> np.ndarray:
         self._need("encode")
+        self._check_process()
         ids = self.tokenizer.encode(text) if isinstance(text, str) else text
         rows = self.executor.encode(np.asarray(self._ids(ids, 0), np.int32))
         return rows[0] if self.facts.pooled else rows
@@ -225,11 +241,18 @@ class Session:
             yield rest
 
     def generate_ids(
-        self, prompt: Iterable[int], *, max_tokens: int = 128, stop: Iterable[int] | None = None, **settings: Any
+        self,
+        prompt: Iterable[int],
+        *,
+        max_tokens: int = 128,
+        stop: Iterable[int] | None = None,
+        watch: Callable[[int, np.ndarray], None] | None = None,
+        **settings: Any,
     ) -> Generator[int, None, str]:
         """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded.
 
-        Every token that is yielded has a position in the context, so a prompt that fills it gives none.
+        Every token that is yielded has a position in the context, so a prompt that fills it gives none. `watch` is told
+        of each before it is yielded, with the logits (vocabulary,) that it was chosen from, before any setting.
 
         Returns:
             Why it ended (a generator's return value): `eos` for a stop token, `length` for `max_tokens`, `context`.
@@ -238,10 +261,17 @@ class Session:
         self._need("decode")
         ids = self._ids(prompt, self.position)
         ends = frozenset(self.tokenizer.eog_ids if stop is None else _indices("stop", stop))
-        return self._continuation(ids, _whole("max_tokens", max_tokens), Sampling.of(settings), ends, self._changes)
+        count, sampling = _whole("max_tokens", max_tokens), Sampling.of(settings)
+        return self._continuation(ids, count, sampling, ends, watch, self._changes)
 
     def _continuation(
-        self, prompt: list[int], max_tokens: int, sampling: Sampling, ends: frozenset[int], changes: int
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: Sampling,
+        ends: frozenset[int],
+        watch: Callable[[int, np.ndarray], None] | None,
+        changes: int,
     ) -> Generator[int, None, str]:
         """What `generate_ids` gives, of arguments that were checked when the session had seen so many changes."""
         self._expect(changes)
@@ -249,12 +279,15 @@ class Session:
         logits = self._prefill(prompt)
         room = self.context_length - self.position
         count = min(max_tokens, room)
-        entry = "decode_greedy" if sampling.is_greedy and "decode_greedy" in self.facts.entries else "decode"
+        greedy = sampling.is_greedy and watch is None and "decode_greedy" in self.facts.entries
+        entry = "decode_greedy" if greedy else "decode"
         for n in range(count):
             # what the greedy entry point gives is the choice already
             token = int(logits[0]) if n and entry != "decode" else sample(logits, sampling, random, self.tokens)
             if token in ends:
                 return "eos"
+            if watch:
+                watch(token, logits)
             changes = self._changes
             yield token
             self._expect(changes)
@@ -268,6 +301,21 @@ class Session:
                 f"the session was changed during a generation and is at position {self.position} now; run one "
                 "generation at a time, or each in a session of its own"
             )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Around what changes the session: no other thread may be at it."""
+        self._check_process()
+        if not self._turn.acquire(blocking=False):
+            raise InputError("the session is in use by another thread; give each thread its own, session.new()")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # the workers that it would wait for are not in this process
+            raise InputError("the model was loaded before this process was forked; load it after the fork")
 
     def _layout(self) -> Iterator[tuple[CacheSpec, int]]:
         """Each cache with the number of its rows now."""
@@ -306,13 +354,14 @@ class Session:
         return ids
 
     def _feed(self, entry: str, ids: Sequence[int]) -> np.ndarray:
-        self._reserve(self.position + len(ids))
-        tokens = np.asarray(ids, np.int32)
-        logits = self.executor.run(entry, tokens, self.position, self._buffers, self._rows)
-        self.tokens.extend(ids)
-        self._changes += 1
-        self._highest = max(self._highest, self.position)
-        return logits
+        with self._alone():
+            self._reserve(self.position + len(ids))
+            tokens = np.asarray(ids, np.int32)
+            logits = self.executor.run(entry, tokens, self.position, self._buffers, self._rows)
+            self.tokens.extend(ids)
+            self._changes += 1
+            self._highest = max(self._highest, self.position)
+            return logits
 
     def _reserve(self, length: int) -> None:
         """Makes every cache long enough for positions up to `length`, or as long as its ring ever is."""

@@ -4,6 +4,7 @@ import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import iree.runtime as rt
 import numpy as np
@@ -76,7 +77,7 @@ class _Cache:
 
 
 class IreeExecutor:
-    """One loaded module over mapped files. Sessions over it share weights and code.
+    """One loaded module over mapped files. Sessions over it share weights and code; their calls take turns.
 
     Args:
         vmfb: the compiled module.
@@ -122,6 +123,7 @@ class IreeExecutor:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"{vmfb}: IREE can't load it: {reason}; export the model again") from error
         self._entries = {name: _entry(modules[-1], name, vmfb) for name in entries}
+        self._lock = Lock()
 
     def allocate(self, spec: CacheSpec, rows: int) -> _Cache:
         buffer = self._device.allocator.allocate_buffer(_MEMORY, _USAGE, spec.nbytes(rows))
@@ -145,7 +147,7 @@ class IreeExecutor:
             assert isinstance(buffer, _Cache)
             inputs.push_ref(buffer.view(length))
         outputs = rt.VmVariantList(1 + len(buffers))
-        self._context.invoke(self._entries[entry], inputs, outputs)
+        self._invoke(entry, inputs, outputs)
         return _numbers(
             outputs.get_as_object(0, rt.HalBufferView), np.int32 if entry == "decode_greedy" else np.float32
         )
@@ -153,9 +155,13 @@ class IreeExecutor:
     def encode(self, tokens: np.ndarray) -> np.ndarray:
         inputs, outputs = rt.VmVariantList(1), rt.VmVariantList(1)
         inputs.push_ref(self._tokens(tokens).ref)
-        self._context.invoke(self._entries["encode"], inputs, outputs)
+        self._invoke("encode", inputs, outputs)
         view = outputs.get_as_object(0, rt.HalBufferView)
         return _numbers(view, np.float32).reshape(view.shape)
+
+    def _invoke(self, entry: str, inputs: rt.VmVariantList, outputs: rt.VmVariantList) -> None:
+        with self._lock:  # a context is for one call at a time, and other threads run while one lasts
+            self._context.invoke(self._entries[entry], inputs, outputs)
 
     def _tokens(self, tokens: np.ndarray) -> rt.HalBufferView:
         view = self._device.allocator.allocate_buffer_copy(

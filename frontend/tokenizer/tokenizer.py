@@ -168,6 +168,11 @@ class Tokenizer:
                 text = pattern.sub(kept, text)
         return text
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token, a control token's text included; they need not be whole characters. Raises ValueError
+        as `decode` does."""
+        return self._piece(token, True)
+
     def stream(self, *, render_special: bool = False) -> "TokenStream":
         """A decoder for ids that come one by one."""
         return TokenStream(self, render_special)

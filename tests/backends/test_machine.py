@@ -14,12 +14,15 @@ from ggufc.backends.native.target import PRESETS, host_target
 
 from .conftest import TinyCase
 
-# As Linux prints them, shortened: a Haswell, a Skylake server, an Ice Lake server, a Raspberry Pi 4 and 5.
+# As Linux prints them, shortened: a Haswell, a Skylake server, an Ice Lake server; and the words of
+# the auxiliary vectors of a Raspberry Pi 4 and 5, a Graviton 3 and a board with RISC-V.
+ATOM = "fpu sse sse2 pni ssse3 cx16 sse4_1 sse4_2 movbe popcnt"
 HASWELL = "fpu sse sse2 pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes avx f16c rdrand abm bmi1 avx2 bmi2 lahf_lm"
 SKYLAKE = f"{HASWELL} avx512f avx512dq avx512cd avx512bw avx512vl"
 ICE_LAKE = f"{SKYLAKE} avx512vbmi avx512_vbmi2 avx512_vnni avx512_bitalg"
-PI4 = "fp asimd evtstrm crc32 cpuid"
-PI5 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
+PI4, PI5 = {16: 0x887}, {16: 0x119FFF, 26: 0}
+GRAVITON3 = {16: 0xEFFFFFFF, 26: 0x6F3FF}
+SIFIVE = {16: 0x112D}
 ALL = {name: {"triple": t.triple, "features": list(t.features)} for name, t in PRESETS.items()}
 
 
@@ -27,35 +30,35 @@ def x86(flags: str) -> str:
     return f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: spectre\n\nprocessor\t: 1\nflags\t\t: {flags}\n"
 
 
-def arm(features: str) -> str:
-    return f"processor\t: 0\nFeatures\t: {features}\n"
-
-
 @pytest.mark.parametrize(
-    ("name", "cpuinfo", "wanted"),
+    ("name", "told", "wanted"),
     [
         ("x86_64", x86("fpu sse sse2"), "x86-64"),
         ("x86_64", x86(HASWELL), "x86-64-v3"),
         ("x86_64", x86(SKYLAKE), "x86-64-v4"),
         ("x86_64", x86(ICE_LAKE), "x86-64-v4-vnni"),
-        ("x86_64", x86(HASWELL.replace(" fma", "")), "x86-64"),
+        ("x86_64", x86(HASWELL.replace(" fma", "")), "x86-64-v2"),
         ("x86_64", x86(ICE_LAKE) + x86(HASWELL), "x86-64-v3"),  # cores that differ
         ("AMD64", "", "x86-64"),  # nothing is told: the safest
-        ("aarch64", arm(PI4), "aarch64"),
-        ("aarch64", arm(PI5), "aarch64-dotprod"),
+        ("x86_64", x86(ATOM), "x86-64-v2"),
+        ("aarch64", PI4, "aarch64"),
+        ("aarch64", PI5, "aarch64-dotprod"),
+        ("aarch64", GRAVITON3, "aarch64-i8mm"),
+        ("aarch64", x86(ICE_LAKE), "aarch64"),  # an emulator that shows the real machine's
         ("arm64", "", "aarch64"),
-        ("riscv64", "processor\t: 0\nisa\t: rv64imafdc\n", "riscv64"),
+        ("riscv64", SIFIVE, "riscv64"),
     ],
 )
-def test_the_best_target_that_a_machine_runs_is_taken(name: str, cpuinfo: str, wanted: str) -> None:
+def test_the_best_target_that_a_machine_runs_is_taken(name: str, told: str | dict[int, int], wanted: str) -> None:
+    here = machine(name, told, {}) if isinstance(told, str) else machine(name, "", told)
     for targets in (ALL, dict(reversed(ALL.items()))):
-        assert best_target(targets, "bundle", machine(name, cpuinfo)) == wanted
+        assert best_target(targets, "bundle", here) == wanted
 
 
 def test_a_machine_that_runs_none_is_told_what_it_lacks() -> None:
     targets = {name: ALL[name] for name in ("x86-64-v4", "aarch64")}
     with pytest.raises(UnsupportedError) as refused:
-        best_target(targets, "bundle", machine("x86_64", x86(HASWELL)))
+        best_target(targets, "bundle", machine("x86_64", x86(HASWELL), {}))
     assert str(refused.value) == (
         "bundle: compiled for x86-64-v4 (this machine lacks avx512bw, avx512cd, avx512dq, avx512f, avx512vl), "
         "aarch64 (this machine lacks an aarch64 processor); export it with a target that this machine has"
