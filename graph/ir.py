@@ -62,7 +62,8 @@ class Op:
 
     def with_operands(self, change: Callable[[Operand], Operand]) -> "Op":
         """The same operation with every operand put through `change`."""
-        return replace(self, operands=tuple(change(o) for o in self.operands))
+        operands = tuple(change(o) for o in self.operands)
+        return self if operands == self.operands else replace(self, operands=operands)
 
 
 @dataclass(frozen=True)

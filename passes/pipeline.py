@@ -34,9 +34,10 @@ def run(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
         VerifyError: a pass failed or left a graph that breaks a rule; it says which.
         KvError: the finished graph breaks law 3.
     """
+    verified = None
     for step in passes:
         try:
-            graph = verify(step(graph))
+            graph = verified = verify(step(graph), verified)
         except GgufcError:
             raise
         except Exception as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from importlib.metadata import version
+from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -50,9 +52,20 @@ def llvm_ir(kernel: Kernel, target: Target, optimised: bool = False) -> str:
 
 
 def fingerprint(kernel: Kernel, target: Target) -> str:
-    """A digest of all that the object depends on, in hexadecimal."""
-    parts = (llvm_ir(kernel, target), repr(target), _SPEED_LEVEL, _UNROLL, llvmlite.__version__)
+    """A digest of all that the object depends on, in hexadecimal: what a name means is said by this package's sources,
+    and emitting a kernel to look at it would take longer than loading its object."""
+    parts = (kernel.name, repr(target), _sources(), llvmlite.__version__, version("gguf"))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of the sources that kernels are made by."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for path in sorted([*folder.rglob("*.py"), folder.parent / "grids.py"]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def assembly(kernel: Kernel, target: Target) -> str:
