@@ -5,15 +5,18 @@ from contextlib import contextmanager
 
 from ..frontend.errors import UnsupportedError
 
-EXTRAS = dict.fromkeys(("iree", "jax", "jaxlib", "llvmlite"), "export") | dict.fromkeys(
-    ("starlette", "uvicorn"), "serve"
-)
+EXTRAS: dict[str, str] = {
+    **dict.fromkeys(("iree", "jax", "jaxlib", "llvmlite"), "export"),
+    **dict.fromkeys(("starlette", "uvicorn"), "serve"),
+}
 """Which extra brings a package; a device that only runs bundles has none of them."""
 
 
 def remedy(error: BaseException) -> str | None:
     """What to say of a package that can't be imported; None where the error is about something else."""
-    extra = EXTRAS.get((error.name or "").split(".")[0]) if isinstance(error, ModuleNotFoundError) else None
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    extra = EXTRAS.get((error.name or "").split(".")[0])
     return extra and f"this needs the package {error.name}, which is not installed; pip install 'ggufc[{extra}]'"
 
 

@@ -15,7 +15,7 @@ from .errors import NO_READER, explain
 from .interrupts import interrupts
 from .output import printable
 
-COMMANDS = ("export", "run", "chat", "decide", "embed", "inspect", "verify", "bench", "status")
+COMMANDS = ("export", "run", "chat", "decide", "embed", "inspect", "verify", "bench", "serve", "status")
 """Each is the function of that name in the module of that name, which is imported when it is used."""
 MODEL = """\b
 MODEL is one of

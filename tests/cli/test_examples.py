@@ -4,9 +4,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import ggufc
 import pytest
@@ -22,6 +27,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 TEXTS = ("story.txt", "prompt.txt", "article.txt", "letter.txt", "lines.txt")
 COMPILING = ("export", "verify", "bench", "embed")
+SERVER = re.compile(r"ggufc serve .*?(?:--port (\d+)|$)")
 _EXAMPLE = re.compile(r'^(?: +(?:Example: )?|\$ )((?:echo "[^"]*" \| )?ggufc .+?)(?: {3,}.*)?$', re.MULTILINE)
 
 
@@ -70,6 +76,15 @@ def run(line: str) -> Result:
     return CliRunner().invoke(main, shlex.split(command)[1:], input=stdin)
 
 
+def stop_when_it_serves(port: str) -> None:
+    """Ends the server in this process as a service manager would."""
+    for _ in range(600):
+        time.sleep(0.05)
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/health"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
 def test_every_command_has_examples() -> None:
     for command in COMMANDS:
         assert f"Example: ggufc {command}" in help_of(command), command
@@ -85,6 +100,8 @@ def test_every_command_has_examples() -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_an_example_runs_as_it_stands(line: str) -> None:
+    if server := SERVER.match(line):
+        threading.Thread(target=stop_when_it_serves, args=(server[1] or "8080",), daemon=True).start()
     done = run(line)
     assert done.exit_code == 0, f"{line}: {done.stderr}"
 

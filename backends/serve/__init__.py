@@ -1,0 +1,1 @@
+"""An HTTP server with OpenAI's routes over one loaded model; needs ggufc[serve]."""

@@ -1,0 +1,106 @@
+"""`ggufc serve`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..frontend.models import find_model
+from .options import (
+    TEXT,
+    backend_option,
+    common_options,
+    model_argument,
+    template_options,
+    threads_option,
+    weights_option,
+)
+from .output import print_json, printable, tell
+from .progress import Progress
+
+
+@click.command(short_help="Serve MODEL over HTTP, with OpenAI's routes.")
+@model_argument
+@click.option("--host", type=TEXT, default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port to listen at; 0: a free one."
+)
+@click.option("--name", type=TEXT, metavar="NAME", help="What clients call the model; default: its file's name.")
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 256),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Texts that are continued at a time, in turn; each has its caches.",
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(0, 4096),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Requests that may wait; one more is refused (429).",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 3600),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long answers may still take when the server is stopped.",
+)
+@template_options
+@backend_option
+@threads_option
+@weights_option
+@common_options
+def serve(
+    model: Path,
+    host: str,
+    port: int,
+    name: str | None,
+    parallel: int,
+    queue: int,
+    grace: float,
+    chat_template: Path | None,
+    template: str | None,
+    variables: dict[str, Any],
+    backend: str,
+    threads: int | None,
+    weights_file: Path | None,
+    archdefs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Serve MODEL over HTTP: a chat page at /, and for programs OpenAI's routes /v1/chat/completions, /v1/completions,
+    /v1/embeddings and /v1/models, and /health. SIGTERM and Ctrl-C stop it in order.
+
+    \b
+    Example: ggufc serve gemma/
+             ggufc serve gemma/ --port 9000 --parallel 8 --queue 200
+    """
+    from ..backends.load import load
+    from ..backends.serve.requests import Reader
+    from ..backends.serve.server import listening
+    from ..backends.serve.server import serve as run_server
+    from ..frontend.chat_template import ChatTemplates
+
+    listener = listening(host, port)
+    own = ChatTemplates.from_file(chat_template) if chat_template else None
+    with Progress() as progress:
+        session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
+    for note in session.tokenizer.notes:
+        tell(note)
+    templates = own or session.chat_templates
+    if template or templates.sources:  # one that can't be used is told of now
+        templates.source(template)
+    else:
+        tell(f"no conversations: {templates.missing}; give one with --chat-template FILE")
+    reader = Reader(name or find_model(model).absolute().name, session, templates, template, variables)
+    address, port, *_ = listener.getsockname()
+    url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
+    if as_json:
+        print_json({"url": url, "model": reader.name})
+    else:
+        click.echo(f"{printable(reader.name)} at {url}; Ctrl-C stops it", err=True)
+    run_server(reader, listener, parallel, queue, grace)
