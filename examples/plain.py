@@ -58,13 +58,14 @@ def main(bundle: Path, steps: int, prompt: list[int]) -> None:
 
     def call(entry: str, ids: list[int], position: int, count: int, dtype: type) -> np.ndarray:
         inputs, outputs = rt.VmVariantList(2 + len(caches)), rt.VmVariantList(1 + len(caches))
-        tokens = np.array(ids, np.int32)
+        tokens, function = np.array(ids, np.int32), program.lookup_function(entry)
         view = device.allocator.allocate_buffer_copy(MEMORY, USAGE, device, tokens, rt.HalElementType.SINT_32)
+        assert isinstance(view, rt.HalBufferView) and function
         inputs.push_ref(view.ref)
         inputs.push_int(position)
         for cache in caches:  # the module updates them in place
             inputs.push_ref(cache.ref)
-        context.invoke(program.lookup_function(entry), inputs, outputs)
+        context.invoke(function, inputs, outputs)
         result = outputs.get_as_object(0, rt.HalBufferView).get_buffer().map()
         return result.asarray([4 * count], np.dtype(np.uint8)).view(dtype).copy()
 
