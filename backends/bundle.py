@@ -19,11 +19,15 @@ from ..frontend.errors import InputError
 from ..frontend.models import MANIFEST
 from ..frontend.splits import split_name, split_paths
 from .executor import CacheSpec
+from .fingerprint import fingerprint
 from .manifest import fault
 from .temporary import owned_folder
 
 FORMAT = 2
-MODULE = "model.mlir"
+MODULE, PORTABLE = "model.mlir", "model.mlirbc"
+"""The portable module as text, and as StableHLO's versioned artifact."""
+EMITTED = ("mlir", "mlirbc", "vmfb")
+"""What an export may write: these two, and a compiled module for each target."""
 SCOPE = "model"
 """The scope of a compiled module's parameters; the key is the GGUF's name of the tensor."""
 UNFINISHED = ".ggufc-export-"
@@ -99,11 +103,12 @@ class Bundle:
         paths = split_paths(elsewhere or self.path / self.weight_files[0], len(wanted))
         if len(paths) != len(wanted):
             raise InputError(f"{elsewhere}: wanted the first of {len(wanted)} files, such as {wanted[0]['name']}")
-        for path, file in zip(paths, wanted, strict=True):
-            self._check_weights(path, file)
+        for n, path in enumerate(paths):
+            self._check_weights(path, n)
         return paths
 
-    def _check_weights(self, path: Path, wanted: Mapping[str, Any]) -> None:
+    def _check_weights(self, path: Path, number: int) -> None:
+        wanted = self.manifest["weights"][number]
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
@@ -111,9 +116,15 @@ class Bundle:
         except OSError as error:
             target = f" (a link to {path.readlink()})" if path.is_symlink() else ""
             raise InputError(
-                f"{path}{target}: {error.strerror}; give the place of {wanted['name']} with --weights-file FILE"
+                f"{path}{target}: {error.strerror}; give the place of {wanted['name']} with --weights-file FILE, or as "
+                "weights= in Python"
             ) from None
-        if damage := _difference(size, wanted["size"], "header", header, wanted["header_sha256"]):
+        damage = _difference(size, wanted["size"], "header", header, wanted["header_sha256"])
+        if not damage and "fingerprint" in wanted:
+            tensors = [t for t in self.manifest["tensors"].values() if t["file"] == number]
+            found = fingerprint(path, [(t["offset"], t["nbytes"]) for t in tensors])
+            damage = _difference(size, size, "sample of its tensors", found, wanted["fingerprint"])
+        if damage:
             raise InputError(f"{path}: not the file that was exported: {damage}; export this one")
 
 

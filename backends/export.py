@@ -4,10 +4,12 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..frontend.archdef import nearest
 from ..frontend.chat_template import ChatTemplates
 from ..frontend.definitions import SUFFIX, as_paths
 from ..frontend.errors import InputError, UnsupportedError
@@ -20,9 +22,11 @@ from ..passes import pipeline
 from . import encode
 from .bundle import (
     ARCHIVE,
+    EMITTED,
     ENCODINGS,
     METADATA,
     MODULE,
+    PORTABLE,
     Bundle,
     read_bundle,
     sha256,
@@ -33,11 +37,11 @@ from .bundle import (
 )
 from .executor import cache_specs, check_kv, chosen_kv
 from .extras import exporting
+from .fingerprint import fingerprint
 from .load import usable_cores
-from .native.target import Target, host_target
+from .native.target import Target, find_target
 
 if TYPE_CHECKING:
-    from .iree.compile import Compiled
     from .iree.legalise import Place
 
 Progress = Callable[[str], None]
@@ -55,7 +59,9 @@ def export(
     output: Path | str,
     *,
     kv: str | None = None,
-    targets: Sequence[Target] = (),
+    targets: Sequence[Target | str] = (),
+    emit: Sequence[str] = ("mlir", "vmfb"),
+    static_library: bool = False,
     weights: str = "gguf",
     keep: Sequence[str] = (),
     copy_weights: bool = False,
@@ -70,28 +76,34 @@ def export(
             where they are and are linked to, unless `weights` says otherwise.
         output: the folder to write; a bundle that is there is replaced when the new one is whole.
         kv: element type of the KV caches, `f32` or `f16`; None is what `chosen_kv` says.
-        targets: machines to compile for; none means this one.
+        targets: machines to compile for, each as it is or in the words of `find_target`; none means this one.
+        emit: what to write: `mlir` (the portable module as text), `mlirbc` (the same as StableHLO's portable artifact,
+            which later versions read) and `vmfb` (a compiled module for each target, which alone can be loaded).
+        static_library: write for each target an object and a header, too, for linking the code into a program, and the
+            module that calls it.
         weights: `gguf`; or put all of them into one archive in the bundle that IREE's own tools load, as they are
             (`irpa`), or with the matrices encoded anew (`f32`, `bf16`, or `int8` with a scale for each row).
         keep: patterns of the names of matrices that aren't encoded anew, such as `token_embd*`.
         copy_weights: put the file itself into the bundle, so that it can be moved alone.
         archdefs: directories of definitions that go before the shipped ones.
-        flags: more flags for `iree-compile`.
+        flags: more flags for `iree-compile`, which begin with `--iree-`.
         progress: told of each stage.
 
     Raises:
-        InputError: the model or a definition is damaged, `kv`, `weights` or `keep` is none, a flag is refused, or
-            `output` can't be written.
+        InputError: the model or a definition is damaged, `kv`, `weights`, `keep`, `emit` or a target is none, a flag
+            is refused, or `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
     path, folder = find_model(model), Path(os.path.realpath(os.fsdecode(output)))
     encode.check_encoding(weights, keep)
+    _check_emitted(emit)
+    chosen = tuple(find_target(t) if isinstance(t, str) else t for t in targets or ("host",))
+    chosen = tuple({t.name: t for t in chosen}.values())
     progress("reading the header")
     source = opened = open_model(path, as_paths(archdefs))
     if any(part.path.resolve().is_relative_to(folder) for part in opened.file.parts):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
     check_kv(kv)
-    chosen = targets or (host_target(),)
     with written_aside(folder) as aside:
         if weights != ENCODINGS[0]:
             with writing(folder):
@@ -100,26 +112,27 @@ def export(
         kv = chosen_kv(opened.graph, kv)
         entries = entry_graphs(opened, kv)
         progress("tracing")
-        from .iree.compile import compile_module  # slow to import: after the header and the output were found good
-        from .jax.module import portable_module
+        from .iree.compile import check_flags  # slow to import: after the header and the output were found good
+        from .jax.module import portable_artifact, portable_module
 
+        check_flags(flags)
         text = portable_module(entries.values())
         with writing(folder):
-            (aside / MODULE).write_text(text, "utf-8")
+            if "mlir" in emit:
+                (aside / MODULE).write_text(text, "utf-8")
+            if "mlirbc" in emit:
+                (aside / PORTABLE).write_bytes(portable_artifact(text))
             (aside / f"{opened.definition.name}{SUFFIX}").write_bytes(opened.definition.text.encode())
             tokenizer = _write_tokenizer(opened, aside)
             chat = ChatTemplates.from_metadata(opened.file.metadata).save(aside)
-        compiled: dict[str, Compiled] = {}
+        modules = _Modules(text, places(opened), flags, aside, folder)
         for target in chosen:
-            progress(f"compiling for {target.name}")
-            compiled[target.name] = compile_module(text, places(opened), target, flags)
-            with writing(folder):
-                (aside / _vmfb(target.name)).write_bytes(compiled[target.name].vmfb)
-        progress("writing")
-        parameters = next(iter(compiled.values())).parameters
-        with writing(folder):
-            facts = _manifest(opened, entries, parameters, chosen, kv, tokenizer, chat)
-            write_manifest(aside, {"encoding": weights, **facts})
+            if "vmfb" in emit:
+                progress(f"compiling for {target.name}")
+                modules.compile(target)
+            if static_library:
+                progress(f"compiling a library for {target.name}")
+                modules.compile_library(target)
         if opened is source:
             progress("copying the weights" if copy_weights else "linking the weights")
             _put(source.file, aside, folder, copy_weights)
@@ -127,6 +140,11 @@ def export(
             progress(f"writing the weights as {weights}")
             with writing(folder):
                 encode.fill(source.file, opened.file, usable_cores())
+        progress("writing")
+        with writing(folder):
+            held_as = weight_names(len(source.file.parts)) if opened is source else [ARCHIVE]
+            facts = _manifest(opened, held_as, entries, modules, chosen, kv, tokenizer, chat)
+            write_manifest(aside, {"encoding": weights, "flags": list(flags), **facts})
     return read_bundle(folder)
 
 
@@ -169,8 +187,52 @@ def places(model: Model) -> "dict[str, Place]":
     return {name: Place(tensor.offset, tensor.nbytes, tensor.part) for name, tensor in model.file.tensors.items()}
 
 
-def _vmfb(target: str) -> str:
-    return f"model.{target}.vmfb"
+def _check_emitted(emit: Sequence[str]) -> None:
+    for word in emit:
+        if word not in EMITTED:
+            raise InputError(f"can't emit {word!r}{nearest(word, EMITTED)}; there are {', '.join(EMITTED)}")
+    if not emit:
+        raise InputError(f"nothing to emit; there are {', '.join(EMITTED)}")
+
+
+class _Modules:
+    """The compiled modules of an export, written to the folder `aside` that becomes `folder`.
+
+    Attributes:
+        files: for each target what the manifest says of its files.
+        parameters: for each parameter of the modules where it lies.
+    """
+
+    def __init__(self, text: str, at: "Mapping[str, Place]", flags: Sequence[str], aside: Path, folder: Path) -> None:
+        self._text, self._places, self._flags, self._aside, self._folder = text, at, flags, aside, folder
+        self.files: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        self.parameters: dict[str, Place] = {}
+
+    def compile(self, target: Target) -> None:
+        """The module that is loaded."""
+        from .iree.compile import compile_module
+
+        compiled = compile_module(self._text, self._places, target, self._flags)
+        self.parameters = compiled.parameters
+        self.files[target.name]["file"] = self._write(target, ".vmfb", compiled.vmfb)
+
+    def compile_library(self, target: Target) -> None:
+        """The module whose code is in an object of its own."""
+        from .iree.compile import compile_library
+
+        library = compile_library(self._text, self._places, target, self._flags)
+        self.parameters = library.parameters
+        self.files[target.name]["library"] = {
+            "module": self._write(target, ".static.vmfb", library.vmfb),
+            "object": self._write(target, ".o", library.code),
+            "header": self._write(target, ".h", library.header.encode()),
+        }
+
+    def _write(self, target: Target, suffix: str, data: bytes) -> str:
+        name = f"model.{target.name}{suffix}"
+        with writing(self._folder):
+            (self._aside / name).write_bytes(data)
+        return name
 
 
 def _write_tokenizer(model: Model, folder: Path) -> dict[str, Any]:
@@ -185,8 +247,9 @@ def _write_tokenizer(model: Model, folder: Path) -> dict[str, Any]:
 
 def _manifest(
     model: Model,
+    held_as: Sequence[str],
     entries: dict[str, Graph],
-    parameters: "dict[str, Place]",
+    modules: _Modules,
     targets: Sequence[Target],
     kv: str,
     tokenizer: dict[str, Any],
@@ -200,12 +263,16 @@ def _manifest(
         "architecture": {"name": model.definition.name, "sha256": model.definition.sha256},
         "weights": [
             {
+                "file": place,
                 "name": os.fsencode(part.path.name).decode("utf-8", "replace"),
                 "size": part.size,
                 "header_bytes": part.data_offset,
                 "header_sha256": part.header_sha256(),
+                "fingerprint": fingerprint(
+                    part.path, [(t.offset, t.nbytes) for t in file.tensors.values() if t.part == n]
+                ),
             }
-            for part in file.parts
+            for n, (part, place) in enumerate(zip(file.parts, held_as, strict=True))
         ],
         "context_length": model.context_length,
         "vocabulary": model.vocabulary,
@@ -219,10 +286,10 @@ def _manifest(
         "chat": chat,
         "labels": list(model.labels),
         "targets": {
-            t.name: {"file": _vmfb(t.name), "triple": t.triple, "cpu": t.cpu, "features": list(t.features)}
+            t.name: {**modules.files[t.name], "triple": t.triple, "cpu": t.cpu, "features": list(t.features)}
             for t in targets
         },
-        "parameters": {name: [place.file, place.offset, place.nbytes] for name, place in parameters.items()},
+        "parameters": {name: [place.file, place.offset, place.nbytes] for name, place in modules.parameters.items()},
         "tensors": {
             name: {
                 "type": t.type.name,

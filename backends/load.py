@@ -78,8 +78,9 @@ def load(
         progress("lowering the model")
         return _on_source(file, backend, workers, bundle.manifest["kv"] if bundle else kv, exact, definitions, bundle)
     bundle = bundle or cached_bundle(file, kv=kv, archdefs=definitions, progress=progress)
-    progress("loading")
-    return _iree(bundle, file, workers)
+    target = _chosen_target(bundle)
+    progress(f"loading the code for {target}")
+    return _iree(bundle, target, file, workers)
 
 
 def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundle | None, Path]:
@@ -183,14 +184,25 @@ def cached_bundle(
     return export(model, folder, kv=kv, archdefs=definitions, progress=progress)
 
 
-def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
-    """A session of a bundle over the weights whose first file is given."""
+def _chosen_target(bundle: Bundle) -> str:
+    """The name of the compiled module that suits this machine best.
+
+    Raises:
+        UnsupportedError: the bundle has none that this machine can run.
+    """
+    compiled = {name: target for name, target in bundle.manifest["targets"].items() if "file" in target}
+    if not compiled:
+        raise UnsupportedError(f"{bundle.path}: has no compiled module; export the model with --emit vmfb")
+    return best_target(compiled, str(bundle.path), this_machine())
+
+
+def _iree(bundle: Bundle, target: str, weights: Path, threads: int) -> Session:
+    """A session of a bundle's module for a target, over the weights whose first file is given."""
     from .iree.runtime import IreeExecutor
 
     manifest = bundle.manifest
-    target = manifest["targets"][best_target(manifest["targets"], str(bundle.path), this_machine())]
     executor = IreeExecutor(
-        bundle.file(target["file"]),
+        bundle.file(manifest["targets"][target]["file"]),
         split_paths(weights, len(manifest["weights"])),
         bundle.parameters,
         bundle.caches,
@@ -202,7 +214,7 @@ def _iree(bundle: Bundle, weights: Path, threads: int) -> Session:
     entries = manifest["entries"]
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
     labels = tuple(manifest.get("labels", ()))
-    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled, labels)
+    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled, labels, target)
     return Session(executor, facts, tokenizer, chat_templates)
 
 

@@ -64,7 +64,15 @@ _SHAPE: dict[str, Any] = {
     "labels": _Maybe(_List(str)),
     "files": _Map({"size": _Whole(), "sha256": str}),
     "parameters": _Map((_Whole(), _Whole(), _Whole())),
-    "targets": _Map({"file": str, "triple": str, "features": _List(str)}, 1),
+    "targets": _Map(
+        {
+            "file": _Maybe(str),
+            "triple": str,
+            "features": _List(str),
+            "library": _Maybe({"module": str, "object": str, "header": str}),
+        },
+        1,
+    ),
     "chat": {"templates": _Map(str), "missing": str},
     "tokenizer": {
         "stop_tokens": _List(_Whole(0, 2**31 - 1)),
@@ -73,7 +81,17 @@ _SHAPE: dict[str, Any] = {
     },
     "encoding": _Maybe(str),
     "tensors": _Map({"type": str, "shape": _List(_Whole(1)), "file": _Whole(), "offset": _Whole(), "nbytes": _Whole()}),
-    "weights": _List({"name": str, "size": _Whole(), "header_bytes": _Whole(), "header_sha256": str}, 1),
+    "weights": _List(
+        {
+            "file": _Maybe(str),
+            "name": str,
+            "size": _Whole(),
+            "header_bytes": _Whole(),
+            "header_sha256": str,
+            "fingerprint": _Maybe(str),
+        },
+        1,
+    ),
 }
 """Types stand for themselves, a set for one of its members, a tuple for a list of just these items."""
 

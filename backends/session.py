@@ -36,6 +36,7 @@ class Facts:
         entries: names of the entry points.
         pooled: whether an embedding is one row for all tokens.
         labels: of a classifier or reranker, what the numbers of its head stand for.
+        target: the name of the target that its code was compiled for; empty where it wasn't for one.
     """
 
     context_length: int
@@ -43,6 +44,7 @@ class Facts:
     entries: frozenset[str]
     pooled: bool
     labels: tuple[str, ...] = ()
+    target: str = ""
 
 
 class Session:

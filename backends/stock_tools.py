@@ -18,7 +18,7 @@ def command(bundle: Bundle, tool: str, entry: str, target: str) -> str:
         bundle: one with an archive.
         tool: `iree-run-module` or `iree-benchmark-module`.
         entry: a name of the manifest's `entries`; `decode` stands at position 127, what takes more at 0.
-        target: a name of the manifest's `targets`.
+        target: a name of the manifest's `targets` that has a compiled module.
 
     Raises:
         InputError: the weights lie in a GGUF, which the tools can't map as the module wants it.
@@ -40,9 +40,12 @@ def command(bundle: Bundle, tool: str, entry: str, target: str) -> str:
 
 
 def commands(bundle: Bundle) -> dict[str, str]:
-    """For each tool its line, for the first target: what takes a prompt is run, a step of decoding is measured."""
+    """For each tool its line, for the first target with a compiled module, if there is one: what takes a prompt is run,
+    a step of decoding is measured."""
     entries = list(bundle.manifest["entries"])
-    target = next(iter(bundle.manifest["targets"]))
+    target = next((name for name, target in bundle.manifest["targets"].items() if "file" in target), None)
+    if target is None:
+        return {}
     chosen = {"iree-run-module": entries[0], "iree-benchmark-module": "decode" if "decode" in entries else entries[0]}
     return {tool: command(bundle, tool, entry, target) for tool, entry in chosen.items()}
 

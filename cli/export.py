@@ -30,6 +30,35 @@ from .prompts import without_advice
     metavar="NAME",
     help="Leave this matrix as it is, such as token_embd.weight or '*ffn_down*'; may be given several times.",
 )
+@click.option(
+    "--target",
+    "targets",
+    type=TEXT,
+    multiple=True,
+    metavar="NAME",
+    help="Compile for this machine: host (the default), x86-64-v3, aarch64 ... (ggufc status lists them), or a triple, "
+    "with features or without, such as aarch64-linux-gnu:+dotprod; may be given several times.",
+)
+@click.option(
+    "--emit",
+    type=click.Choice(["mlir", "mlirbc", "vmfb"]),
+    multiple=True,
+    default=["mlir", "vmfb"],
+    show_default=True,
+    help="What to write: the portable module as text, as StableHLO's versioned artifact, or compiled for each target; "
+    "may be given several times.",
+)
+@click.option(
+    "--static-library", is_flag=True, help="Write an object and a header as well, to link the code into a program."
+)
+@click.option(
+    "--iree-flag",
+    "flags",
+    type=TEXT,
+    multiple=True,
+    metavar="FLAG",
+    help="Pass a flag such as --iree-opt-level=O2 to iree-compile; may be given several times.",
+)
 @click.option("--copy-weights", is_flag=True, help="Put the weights into the bundle, so that it can be moved alone.")
 @common_options
 def export(
@@ -38,6 +67,10 @@ def export(
     kv: str | None,
     weights: str,
     keep: tuple[str, ...],
+    targets: tuple[str, ...],
+    emit: tuple[str, ...],
+    static_library: bool,
+    flags: tuple[str, ...],
     copy_weights: bool,
     archdefs: tuple[Path, ...],
     as_json: bool,
@@ -48,6 +81,7 @@ def export(
     Example: ggufc export gemma.gguf -o gemma/
              ggufc export gemma3:270m -o gemma/ --kv f16
              ggufc export ggml-org/gemma-3-270m-GGUF:Q8_0 -o gemma/ --copy-weights
+             ggufc export gemma.gguf -o gemma/ --target x86-64-v3 --target aarch64-linux-gnu:+dotprod
              ggufc export gemma.gguf -o int8/ --weights int8 --keep token_embd.weight
     """
     from ..backends.export import export as write
@@ -61,6 +95,10 @@ def export(
             kv=kv,
             weights=weights,
             keep=keep,
+            targets=targets,
+            emit=emit,
+            static_library=static_library,
+            flags=flags,
             copy_weights=copy_weights,
             archdefs=archdefs,
             progress=progress,

@@ -63,7 +63,7 @@ def inspect(
     found = describe(opened, kv_type)
     if bundle:
         found["bundle"] = {
-            "targets": {name: target["file"] for name, target in bundle.manifest["targets"].items()},
+            "targets": {name: target.get("file") for name, target in bundle.manifest["targets"].items()},
             "files": {name: entry["size"] for name, entry in bundle.manifest["files"].items()},
         }
     if as_json:

@@ -95,12 +95,14 @@ def run(
         "decode_tok_s": (len(generated) - 1) / (ended - prefilled) if len(generated) > 1 else None,
     }
     if as_json:
-        print_json({"prompt_tokens": len(ids), "tokens": generated, "text": text, "stop": reason, "timings": timings})
+        found = {"prompt_tokens": len(ids), "tokens": generated, "text": text, "stop": reason, "timings": timings}
+        print_json(found | ({"target": session.facts.target} if session.facts.target else {}))
         return
     stream_text("\n")
     decode = f", {timings['decode_tok_s']:.1f} tok/s" if timings["decode_tok_s"] else ""
+    target = f" the code for {session.facts.target}" if session.facts.target else ""
     click.echo(
-        f"loaded in {timings['load_s']:.2f} s; {len(ids)} prompt tokens, {timings['prefill_tok_s']:.1f} tok/s; "
+        f"loaded{target} in {timings['load_s']:.2f} s; {len(ids)} prompt tokens, {timings['prefill_tok_s']:.1f} tok/s; "
         f"{len(generated)} generated{decode}; stopped by {reason}",
         err=True,
     )

@@ -15,6 +15,7 @@ from iree.compiler import ir
 from iree.compiler.tools.binaries import find_tool
 
 from ...frontend.errors import GgufcError, InputError, UnsupportedError
+from ..native.kernel import Kernel
 from ..native.objects import object_code
 from ..native.target import Target
 from ..temporary import owned_folder
@@ -49,6 +50,31 @@ class Compiled:
     parameters: dict[str, Place]
 
 
+@dataclass(frozen=True)
+class StaticLibrary:
+    """A module whose code is linked into the program that loads it.
+
+    `vmfb` finds the code by its name among the libraries that the program registers; `code` is an ELF object that
+    needs no other, `header` declares in C the one function that it exports.
+    """
+
+    vmfb: bytes
+    parameters: dict[str, Place]
+    code: bytes
+    header: str
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Flags are the compiler's own: of others one could name an output or ask for help.
+
+    Raises:
+        InputError: one isn't.
+    """
+    for flag in flags:
+        if not flag.startswith("--iree-"):
+            raise InputError(f"flag {flag!r}: wanted one of iree-compile's that begin with --iree-")
+
+
 def compile_module(text: str, places: Mapping[str, Place], target: Target, flags: Sequence[str] = ()) -> Compiled:
     """Compiles the portable module for one target.
 
@@ -66,28 +92,59 @@ def compile_module(text: str, places: Mapping[str, Place], target: Target, flags
     with ir.Context(), ir.Location.unknown():
         legal = legalise(text, places, target)
         mlir = legal.module.operation.get_asm(enable_debug_info=False)
-    compiler = _compiler()
     with _workplace() as folder:
-        for kernel in legal.kernels:
-            (folder / object_name(kernel)).write_bytes(object_code(kernel, target))
-        vmfb = folder / "module.vmfb"
-        search = f"--iree-hal-executable-object-search-path={folder}"
-        command = [compiler, "-", *FLAGS, search, *flags, "-o", str(vmfb)]
-        run = subprocess.run(
-            command, input=mlir.encode(), stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)}, check=False
-        )
+        _write_objects(legal.kernels, target, folder)
+        return Compiled(mlir, _compile(mlir, target, flags, folder), legal.parameters)
+
+
+def compile_library(text: str, places: Mapping[str, Place], target: Target, flags: Sequence[str] = ()) -> StaticLibrary:
+    """Compiles the portable module to be linked into a program; arguments and errors are `compile_module`'s."""
+    with _workplace() as folder:
+        compiled, code = folder / "library.o", folder / "linked.o"
+        with ir.Context(), ir.Location.unknown():
+            legal = legalise(text, places, target, str(compiled))
+            mlir = legal.module.operation.get_asm(enable_debug_info=False)
+        objects = _write_objects(legal.kernels, target, folder)
+        vmfb = _compile(mlir, target, flags, folder)
+        link = [_tool("iree-lld"), "-flavor", "gnu", "-r", str(compiled), *map(str, objects), "-o", str(code)]
+        run = subprocess.run(link, capture_output=True, check=False)
         if run.returncode:
-            raise _refusal(run.stderr.decode(errors="replace"), target, flags)
-        return Compiled(mlir, vmfb.read_bytes(), legal.parameters)
+            raise _refusal(run.stderr.decode(errors="replace"), target, ())
+        header = compiled.with_suffix(".h").read_text("utf-8")
+        return StaticLibrary(vmfb, legal.parameters, code.read_bytes(), header)
 
 
-def _compiler() -> str:
-    """The path of `iree-compile`."""
+def _write_objects(kernels: Sequence[Kernel], target: Target, folder: Path) -> list[Path]:
+    """The kernels' objects, where the compiler looks for them."""
+    paths = [folder / object_name(kernel) for kernel in kernels]
+    for kernel, path in zip(kernels, paths, strict=True):
+        path.write_bytes(object_code(kernel, target))
+    return paths
+
+
+def _compile(mlir: str, target: Target, flags: Sequence[str], folder: Path) -> bytes:
+    """What the compiler makes of a legal module whose objects are in a folder."""
+    check_flags(flags)
+    vmfb = folder / "module.vmfb"
+    search = f"--iree-hal-executable-object-search-path={folder}"
+    command = [_tool("iree-compile"), "-", *FLAGS, search, *flags, "-o", str(vmfb)]
+    run = subprocess.run(
+        command, input=mlir.encode(), capture_output=True, env={**os.environ, "TMPDIR": str(folder)}, check=False
+    )
+    if run.returncode:
+        raise _refusal(run.stderr.decode(errors="replace"), target, flags)
+    if not vmfb.exists():
+        raise InputError(f"iree-compile made no module with the flags {' '.join(flags)}")
+    return vmfb.read_bytes()
+
+
+def _tool(name: str) -> str:
+    """The path of one of the compiler's programs."""
     try:
-        return find_tool("iree-compile")
+        return find_tool(name)
     except ValueError as error:
         why = str(error).splitlines()[0]
-        raise UnsupportedError(f"iree-compile can't be run: {why}; pip install 'ggufc[export]'") from None
+        raise UnsupportedError(f"{name} can't be run: {why}; pip install 'ggufc[export]'") from None
 
 
 @contextmanager

@@ -14,15 +14,23 @@ RAW = "i8"
 """The type of buffers that hold a weight's bytes, which begin some bytes (the lead) after the binding does."""
 
 
-def target_attribute(target: Target) -> str:
-    """IREE's name of a target, as the text of an attribute."""
+def target_attribute(target: Target, library: str = "") -> str:
+    """IREE's name of a target, as the text of an attribute.
+
+    Args:
+        target: the machine.
+        library: the object that the compiler shall write the code to, for a program to be linked with; empty: the code
+            is a part of the module.
+    """
     arch = target.arch
     features = ",".join(f for f in target.features if f.startswith("+"))
+    form = "static" if library else f"embedded-elf-{arch}"
+    linking = f'link_embedded = false, link_static = true, static_library_output = "{library}", ' if library else ""
     return (
-        f'#hal.executable.target<"llvm-cpu", "embedded-elf-{arch}", {{'
+        f'#hal.executable.target<"llvm-cpu", "{form}", {{'
         f'cpu = "{target.cpu}", cpu_features = "{features}", '
-        f'data_layout = "{data_layout(target)}", native_vector_size = {target.vector_bits // 8} : i64, '
-        f'target_triple = "{arch}-unknown-unknown-eabi-elf"}}>'
+        f'data_layout = "{data_layout(target)}", {linking}'
+        f'native_vector_size = {target.vector_bits // 8} : i64, target_triple = "{arch}-unknown-unknown-eabi-elf"}}>'
     )
 
 
@@ -31,12 +39,17 @@ def object_name(kernel: Kernel) -> str:
     return f"{kernel.name}.o"
 
 
-def executable(kernel: Kernel, target: Target) -> str:
+def executable(kernel: Kernel, target: Target, library: str = "") -> str:
     """The `stream.executable` of a kernel, as the text of one operation.
 
     Its export is `@NAME::@NAME_run`. The workload are the scalars that the grid divides; the operands are the
-    buffers in the kernel's order, then all scalars, then a lead for each raw buffer.
+    buffers in the kernel's order, then all scalars, then a lead for each raw buffer. Code for a `library` (see
+    `target_attribute`) names the kernel alone: the compiler can't put several objects into one.
     """
+    linked = f"""attributes {{
+  hal.executable.objects = #hal.executable.objects<{{{target_attribute(target)} = [
+    #hal.executable.object<{{path = "{object_name(kernel)}"}}>]}}>
+}}"""
     name = kernel.name
     buffers, scalars, axes = kernel.buffers, kernel.scalars, len(kernel.grid)
     workload = ", ".join(f"%w{n}: index" for n in range(axes))
@@ -71,10 +84,7 @@ def executable(kernel: Kernel, target: Target) -> str:
         arguments.append(f"%g{n}")
         types.append("index")
     return f"""
-stream.executable private @{name} attributes {{
-  hal.executable.objects = #hal.executable.objects<{{{target_attribute(target)} = [
-    #hal.executable.object<{{path = "{object_name(kernel)}"}}>]}}>
-}} {{
+stream.executable private @{name} {"" if library else linked} {{
   stream.executable.export public @{name}_run workgroups({workload}) -> (index, index, index) {{
     %c1 = arith.constant 1 : index
     {chr(10).join(counts)}
@@ -92,9 +102,9 @@ stream.executable private @{name} attributes {{
 """
 
 
-def parse_executable(kernel: Kernel, target: Target) -> ir.Operation:
+def parse_executable(kernel: Kernel, target: Target, library: str = "") -> ir.Operation:
     """The executable as an operation that belongs to no module yet."""
-    module = ir.Module.parse(f"module {{ {executable(kernel, target)} }}")
+    module = ir.Module.parse(f"module {{ {executable(kernel, target, library)} }}")
     operation = module.body.operations[0].operation
     operation.detach_from_parent()
     return operation

@@ -49,13 +49,14 @@ class Legal:
     parameters: dict[str, Place]
 
 
-def legalise(text: str, places: Mapping[str, Place], target: Target) -> Legal:
+def legalise(text: str, places: Mapping[str, Place], target: Target, library: str = "") -> Legal:
     """The module for IREE, in the caller's context.
 
     Args:
         text: the portable module.
         places: where each of its weights lies in the files that will be mapped.
         target: the machine that it is compiled for.
+        library: the object that its code goes to, where that isn't a part of the compiled module.
     """
     module = ir.Module.parse(text)
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
@@ -74,9 +75,9 @@ def legalise(text: str, places: Mapping[str, Place], target: Target) -> Legal:
         else:
             _annotate_broadcasts(function)
     start = ir.InsertionPoint.at_block_begin(module.body)
-    for operation in [*globals_.declarations(), *(parse_executable(k, target) for k in kernels.values())]:
+    for operation in [*globals_.declarations(), *(parse_executable(k, target, library) for k in kernels.values())]:
         start.insert(operation)
-    device = f'#hal.device.target<"local", [{target_attribute(target)}]> : !hal.device'
+    device = f'#hal.device.target<"local", [{target_attribute(target, library)}]> : !hal.device'
     module.operation.attributes["hal.device.targets"] = ir.ArrayAttr.get([ir.Attribute.parse(device)])
     _erase_unused_private(module)
     module.operation.verify()

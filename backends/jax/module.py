@@ -38,6 +38,13 @@ def portable_module(graphs: Iterable[Graph]) -> str:
         return str(module.operation.get_asm(enable_debug_info=False))
 
 
+def portable_artifact(text: str) -> bytes:
+    """The portable module as StableHLO's versioned artifact, which its consumers of the last 12 weeks read, and later
+    ones for years."""
+    oldest = stablehlo.StablehloCompatibilityRequirement.WEEK_12
+    return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_version_from_compatibility_requirement(oldest))
+
+
 def _declare_weights(traces: Iterable[Traced]) -> None:
     weights = {w.name: w for traced in traces for w in traced.weights}
     for name, weight in weights.items():

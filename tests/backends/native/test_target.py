@@ -48,7 +48,7 @@ def test_features_are_added_and_taken_away() -> None:
         (
             "armv7-linux-gnueabihf",
             UnsupportedError,
-            "no kernels for armv7; there are some for aarch64, riscv64, x86_64",
+            "no kernels for armv7; there are some for aarch64, ",
         ),
     ],
 )
