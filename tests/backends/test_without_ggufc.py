@@ -1,4 +1,4 @@
-"""A bundle runs where there is no ggufc: its manifest alone drives a plain reader, and a C program on IREE's runtime."""
+"""A bundle runs without ggufc: its manifest alone drives a plain reader, and a C program on IREE's runtime."""
 
 import ctypes
 import json
