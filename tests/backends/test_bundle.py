@@ -55,19 +55,23 @@ def test_one_changed_byte_is_refused(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("gone", "--weights-file FILE$"),
+        ("gone", "give the place of f32.gguf with --weights-file FILE, or as weights= in Python$"),
         ("cut", r"exported: \d+ bytes, wanted \d+; export this one$"),
         ("another model", "exported: as long, but the header has sha256"),
         ("a header changed", "exported: as long, but the header has sha256"),
+        ("other weights", "exported: as long, but the sample of its tensors has sha256"),
     ],
 )
 def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, said: str, copied: Path) -> None:
     raw = (copied / WEIGHTS).read_bytes()
+    norm = json.loads((copied / MANIFEST).read_text())["tensors"]["blk.6.attn_norm.weight"]
+    begin, end = norm["offset"], norm["offset"] + norm["nbytes"]
     (copied / WEIGHTS).unlink()
     changed = {
         "cut": raw[:-1],
         "another model": raw[::-1],
         "a header changed": raw.replace(b"gemma3.block", b"gemma3.glock"),
+        "other weights": raw[:begin] + raw[begin:end][::-1] + raw[end:],
     }
     if damage in changed:
         (copied / WEIGHTS).write_bytes(changed[damage])
