@@ -6,7 +6,7 @@ from enum import Enum
 from ..frontend.errors import InputError
 from ..graph.ir import Graph, Op, Value
 
-PROJECTIONS = ("linear", "norm_linear", "expert_linear")
+PROJECTIONS = ("linear", "norm_linear", "glu", "norm_glu", "expert_linear")
 
 
 class KvError(InputError):

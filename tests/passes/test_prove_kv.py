@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from ggufc.graph.ir import Op
+from ggufc.passes.pipeline import fused
 from ggufc.passes.prove_kv import KvError, ProveKv
 
 from .graphs import ROPE, attention, graph
@@ -35,6 +36,16 @@ def test_a_run_without_a_cache_reads_projections() -> None:
         body = body.replace(line, "")
     body = body.replace("%1, %6, %7)", "%1, %5, %3)").replace("return %8, %6, %7", "return %8")
     ProveKv()(graph("%tokens: i32[T]", body))
+
+
+def test_gated_keys_are_projections_when_they_are_one_operation_too() -> None:
+    keys = "  %2: f32[T, 1, 4] = linear(%0, @k: f32[4, 4]) {shape = [1, 4]}\n"
+    gated = """  %9: f32[T, 1, 4] = linear(%0, @gate: f32[4, 4]) {shape = [1, 4]}
+  %10: f32[T, 1, 4] = linear(%0, @k: f32[4, 4]) {shape = [1, 4]}
+  %11: f32[T, 1, 4] = silu(%9)
+  %2: f32[T, 1, 4] = mul(%11, %10)
+"""
+    assert "glu" in {op.name for op in fused(graph(SIGNATURE, SOUND.replace(keys, gated))).ops}
 
 
 # what to replace in SOUND, by what, and what the error says
