@@ -12,6 +12,7 @@ What follows `#` is the operation's note.
 import json
 import math
 import re
+from collections.abc import Iterator
 
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
 from .types import Dim, TensorType
@@ -115,6 +116,15 @@ class _Reader:
         if found != token:
             raise TextError(f"line {line}: expected {token!r}, found {found!r}")
 
+    def listed(self, end: str) -> Iterator[None]:
+        """Once for each item of a list with commas between, which the caller reads; takes the mark that ends it."""
+        if self.take(end):
+            return
+        yield
+        while not self.take(end):
+            self.expect(",")
+            yield
+
     def sigil(self, mark: str) -> str:
         line, token = self.line, self.next()
         if not token.startswith(mark):
@@ -141,11 +151,7 @@ class _Reader:
     def type(self) -> TensorType:
         dtype = self.word("a type")
         self.expect("[")
-        dims: list[Dim] = []
-        while not self.take("]"):
-            if dims:
-                self.expect(",")
-            dims.append(self.whole() if self.peek[:1].isdigit() else self.word("a size"))
+        dims: list[Dim] = [self.whole() if self.peek[:1].isdigit() else self.word("a size") for _ in self.listed("]")]
         return TensorType(dtype, tuple(dims))
 
 
@@ -158,12 +164,8 @@ def parse_graph(text: str) -> Graph:
     reader = _Reader(text)
     reader.expect("graph")
     name = reader.sigil("@")
-    arguments: list[Value] = []
     reader.expect("(")
-    while not reader.take(")"):
-        if arguments:
-            reader.expect(",")
-        arguments.append(_typed_value(reader))
+    arguments = [_typed_value(reader) for _ in reader.listed(")")]
     known = {value.name: value for value in arguments}
     reader.expect("{")
     ops: list[Op] = []
@@ -199,17 +201,13 @@ def _parse_op(reader: _Reader, known: dict[str, Value]) -> Op:
     result = _typed_value(reader)
     reader.expect("=")
     name = reader.word("an operation")
-    operands: list[Operand] = []
     reader.expect("(")
-    while not reader.take(")"):
-        if operands:
-            reader.expect(",")
-        operands.append(_weight(reader) if reader.peek.startswith("@") else _known(reader, known))
+    operands: list[Operand] = [
+        _weight(reader) if reader.peek.startswith("@") else _known(reader, known) for _ in reader.listed(")")
+    ]
     attributes: dict[str, Attribute] = {}
     if reader.take("{"):
-        while not reader.take("}"):
-            if attributes:
-                reader.expect(",")
+        for _ in reader.listed("}"):
             line_of_key, key = reader.line, reader.word("an attribute")
             if key in attributes:
                 raise TextError(f"line {line_of_key}: {key!r} is given twice")
@@ -227,12 +225,7 @@ def _weight(reader: _Reader) -> Weight:
 
 def _attribute(reader: _Reader) -> Attribute:
     if reader.take("["):
-        numbers: list[int] = []
-        while not reader.take("]"):
-            if numbers:
-                reader.expect(",")
-            numbers.append(reader.whole())
-        return tuple(numbers)
+        return tuple(reader.whole() for _ in reader.listed("]"))
     if _WHOLE.fullmatch(reader.peek):
         return reader.whole()
     if re.match(r"-?\d", reader.peek):
