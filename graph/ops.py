@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .ir import Attribute, Op, Operand, Value, Weight
-from .types import VALUE_DTYPES, Dim, TensorType
+from .types import VALUE_DTYPES, TensorType
 
 WEIGHT_TYPES = (
     *("f32", "f16", "bf16"),
@@ -22,13 +22,11 @@ WEIGHT_TYPES = (
 OWN_TYPES = ("int8",)
 """Those that no GGUF has, of re-encoded weights."""
 
-
 GATES = ("gelu", "silu", "relu", "tanh")
 """Operations on elements that `glu` can gate with."""
-
-
 CACHE_DTYPES = ("f32", "f16", "q8_0")
-_CACHE_WANTED = "f32, f16 or q8_0"
+"""Element types of KV caches."""
+_CACHE_WANTED = f"{', '.join(CACHE_DTYPES[:-1])} or {CACHE_DTYPES[-1]}"
 
 
 class RuleError(Exception):
@@ -455,8 +453,3 @@ def make(name: str, operands: tuple[Operand, ...], result: str, note: str = "", 
     """
     type_ = infer(name, operands, attributes)
     return Op(name, operands, tuple(sorted(attributes.items())), Value(result, type_), note)
-
-
-def is_symbolic(dim: Dim) -> bool:
-    """Whether a dimension is known only when the program runs."""
-    return isinstance(dim, str)

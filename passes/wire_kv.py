@@ -20,7 +20,7 @@ class WireKv:
     attention sees only a window; the program that runs the graph grows the former and may let the latter wrap.
 
     Args:
-        kv_type: element type of the caches, `f32` or `f16`.
+        kv_type: element type of the caches, one of `CACHE_DTYPES`.
     """
 
     kv_type: str = "f32"
