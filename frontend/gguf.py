@@ -310,7 +310,7 @@ def _read(path: Path, mapping: mmap.mmap) -> GgufFile:
     for count, what in ((key_count, "keys"), (tensor_count, "tensors")):
         if count > _MAX_TABLE:
             cursor.fail(f"the header says {count} {what}, which is more than {_MAX_TABLE}")
-    metadata = _read_metadata(cursor, key_count)
+    metadata = _read_keys(cursor, key_count)
     keys_end = cursor.position
     alignment = _alignment(path, metadata)
     table = [_read_tensor(cursor, number) for number in range(tensor_count)]
@@ -401,7 +401,7 @@ class _Cursor:
         return tuple(found)
 
 
-def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetadataValue]:
+def _read_keys(cursor: _Cursor, count: int) -> dict[str, MetadataValue]:
     metadata: dict[str, MetadataValue] = {}
     for number in range(count):
         key = cursor.name(f"the name of key {number}")

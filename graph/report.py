@@ -98,13 +98,11 @@ def report(definition: ArchDef, model: Model) -> list[str]:
 def _unread_parameters(definition: ArchDef) -> Iterator[tuple[int, str]]:
     """A parameter that only its own later lines read (`factor = 1 when factor is 0`) is unread."""
     read = {"layers"} | _read_by_kinds(definition) | _read_by_steps(definition)
-    first: dict[str, Parameter] = {}
     for parameter in definition.parameters:
-        first.setdefault(parameter.name, parameter)
         read |= _read_by_parameter(parameter) - {parameter.name}
         if parameter.only:  # it has served when the file was let through
             read.add(parameter.name)
-    for name, parameter in first.items():
+    for name, parameter in _first_lines(definition).items():
         if name not in read:
             key = f" (key {parameter.key!r})" if parameter.key else ""
             yield parameter.line, f"parameter {name!r}{key} is never read"
