@@ -336,6 +336,7 @@ class Session:
     def _reset_caches(self) -> None:
         self._rows = [0] * len(self.executor.caches)
         self._buffers: list[object] = [None] * len(self._rows)
+        self._enough = 0  # positions for which no cache has to grow
         self._highest = 0  # end of what the rings hold, which a rewind doesn't lower
 
     def _need(self, entry: str) -> None:
@@ -367,6 +368,8 @@ class Session:
 
     def _reserve(self, length: int) -> None:
         """Makes every cache long enough for positions up to `length`, or as long as its ring ever is."""
+        if length <= self._enough:
+            return
         for n, spec in enumerate(self.executor.caches):
             rows = self._rows_for(spec, length)
             if rows > self._rows[n]:
@@ -375,15 +378,19 @@ class Session:
                 executor = self.executor
                 self._buffers[n] = executor.resize(spec, buffer, rows) if resized else executor.allocate(spec, rows)
                 self._rows[n] = rows
+        growing = (rows for spec, rows in self._layout() if rows < self._most_rows(spec))
+        self._enough = min(growing, default=self.context_length + SPARE_ROWS) - SPARE_ROWS
+
+    def _most_rows(self, spec: CacheSpec) -> int:
+        return spec.rows or (spec.window + CHUNK if spec.window else self.context_length)
 
     def _rows_for(self, spec: CacheSpec, length: int) -> int:
         if spec.rows:
             return spec.rows
-        most = spec.window + CHUNK if spec.window else self.context_length
         rows = FIRST_ROWS
         while rows < length + SPARE_ROWS:
             rows *= 2
-        return min(rows, most)
+        return min(rows, self._most_rows(spec))
 
 
 def _indices(name: str, given: Iterable[int]) -> list[int]:

@@ -148,16 +148,15 @@ class IreeExecutor:
             inputs.push_ref(buffer.view(length))
         outputs = rt.VmVariantList(1 + len(buffers))
         self._invoke(entry, inputs, outputs)
-        return _numbers(
-            outputs.get_as_object(0, rt.HalBufferView), np.int32 if entry == "decode_greedy" else np.float32
-        )
+        view = outputs.get_as_object(0, rt.HalBufferView)
+        return _numbers(view, np.int32) if entry == "decode_greedy" else _numbers(view, np.float32)[0]
 
     def encode(self, tokens: np.ndarray) -> np.ndarray:
         inputs, outputs = rt.VmVariantList(1), rt.VmVariantList(1)
         inputs.push_ref(self._tokens(tokens).ref)
         self._invoke("encode", inputs, outputs)
         view = outputs.get_as_object(0, rt.HalBufferView)
-        return _numbers(view, np.float32).reshape(view.shape)
+        return _numbers(view, np.float32)
 
     def _invoke(self, entry: str, inputs: rt.VmVariantList, outputs: rt.VmVariantList) -> None:
         with self._lock:  # a context is for one call at a time, and other threads run while one lasts
@@ -179,8 +178,8 @@ def _entry(module: rt.VmModule, name: str, path: Path) -> rt.VmFunction:
 
 
 def _numbers(view: rt.HalBufferView, dtype: type[np.float32] | type[np.int32]) -> np.ndarray:
-    """A copy of a result, flat: its memory goes back to the device with the view."""
-    return _array(view.get_buffer()).view(dtype)[: view.byte_length // 4].copy()
+    """A copy of a result: its memory goes back to the device with the view."""
+    return view.map().asarray(view.shape, np.dtype(dtype)).copy()
 
 
 def _array(buffer: rt.HalBuffer) -> np.ndarray:
