@@ -81,8 +81,7 @@ def serve(
     """
     from ..backends.load import load
     from ..backends.serve.requests import Reader
-    from ..backends.serve.server import listening
-    from ..backends.serve.server import serve as run_server
+    from ..backends.serve.server import Server, listening
     from ..frontend.chat_template import ChatTemplates
 
     listener = listening(host, port)
@@ -97,10 +96,11 @@ def serve(
     else:
         tell(f"no conversations: {templates.missing}; give one with --chat-template FILE")
     reader = Reader(name or find_model(model).absolute().name, session, templates, template, variables)
+    server = Server(reader, listener, parallel=parallel, queue=queue, grace=grace)
     address, port, *_ = listener.getsockname()
     url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
     if as_json:
         print_json({"url": url, "model": reader.name})
     else:
         click.echo(f"{printable(reader.name)} at {url}; Ctrl-C stops it", err=True)
-    run_server(reader, listener, parallel, queue, grace)
+    server.run()

@@ -96,9 +96,9 @@ class Engine:
             self._changed.wait_for(lambda: self._waiting or self._running or self._closed)
             while self._waiting and (self.stopping or len(self._running) < self._parallel):
                 job = self._waiting.popleft()
-                if self.stopping:
-                    job.tell(StoppedError())
-                elif not job.unwanted.is_set():
+                if self.stopping or job.unwanted.is_set():
+                    job.tell(None if job.unwanted.is_set() else StoppedError())
+                else:
                     self._running.append((job, job.work(self._session.new())))
             return not self._closed
 

@@ -1,6 +1,5 @@
 """Listens, serves, and stops in order."""
 
-import signal
 import socket
 from types import FrameType
 
@@ -27,48 +26,56 @@ def listening(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise InputError(
-            f"can't listen at {host} port {port}: {error.strerror}; choose another, --port 0 for any"
-        ) from None
+        reason = error.strerror or error
+        raise InputError(f"can't listen at {host} port {port}: {reason}; choose another, --port 0 for any") from None
 
 
-def serve(reader: Reader, listener: socket.socket, parallel: int, queue: int, grace: float) -> None:
-    """Serves until SIGINT or SIGTERM comes.
+class Server:
+    """Serves one model until it is told to stop."""
 
-    What runs then may end within `grace` seconds, what waits is refused; a second signal ends everything at once.
+    def __init__(self, reader: Reader, listener: socket.socket, *, parallel: int, queue: int, grace: float) -> None:
+        """Makes a server that `run` starts.
 
-    Args:
-        reader: of requests to the model.
-        listener: where clients come.
-        parallel: texts that the model continues at a time, step by step in turn; each has its caches.
-        queue: requests that may wait for that; one more is answered with 429.
-        grace: seconds.
-    """
-    engine = Engine(reader.session, parallel)
-    service = Service(reader, engine, parallel + queue)
-    config = uvicorn.Config(
-        service.app,
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=int(grace + SPARE_SECONDS),
-    )
-    try:
-        _Server(config, engine, grace).run([listener])
-    finally:
-        engine.close()
+        Args:
+            reader: of requests to the model.
+            listener: where clients come.
+            parallel: texts that the model continues at a time, step by step in turn; each has its caches.
+            queue: requests that may wait for that; one more is answered with 429.
+            grace: seconds that running answers may still take after `stop`.
+        """
+        self._listener, self._grace = listener, grace
+        self._engine = Engine(reader.session, parallel)
+        config = uvicorn.Config(
+            Service(reader, self._engine, parallel + queue).app,
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=int(grace + SPARE_SECONDS),
+        )
+        self._http = _Http(config, self)
+
+    def run(self) -> None:
+        """Serves until `stop`, which SIGINT and SIGTERM call where this is the main thread."""
+        try:
+            self._http.run([self._listener])
+        finally:
+            self._engine.close()
+
+    def stop(self) -> None:
+        """Stops in order: what runs may end, what waits is refused; the second time, at once."""
+        self._engine.drain(0 if self._http.should_exit else self._grace)
+        self._http.force_exit = self._http.should_exit
+        self._http.should_exit = True
 
 
-class _Server(uvicorn.Server):
-    """Ends in order at a signal; the process goes on after it, and is not killed by the signal again."""
+class _Http(uvicorn.Server):
+    """The process goes on after a signal ended the server, and is not killed by it again."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, grace: float) -> None:
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
-        self._engine, self._grace = engine, grace
+        self._server = server
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self._engine.drain(0 if self.should_exit else self._grace)
-        self.should_exit = True
+        self._server.stop()
