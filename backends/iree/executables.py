@@ -10,6 +10,8 @@ from ..native.target import Target
 
 _ELEMENTS = {"i8": "i8", "i16": "i16", "i32": "i32", "f16": "f16", "f32": "f32", "q8_0": "i8"}
 _TYPES = {"i64": "index", "f32": "f32"}
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm_64", "riscv64": "riscv_64"}
+"""What IREE's loader calls LLVM's architectures."""
 RAW = "i8"
 """The type of buffers that hold a weight's bytes, which begin some bytes (the lead) after the binding does."""
 
@@ -24,7 +26,7 @@ def target_attribute(target: Target, library: str = "") -> str:
     """
     arch = target.arch
     features = ",".join(f for f in target.features if f.startswith("+"))
-    form = "static" if library else f"embedded-elf-{arch}"
+    form = "static" if library else f"embedded-elf-{_ARCHITECTURES[arch]}"
     linking = f'link_embedded = false, link_static = true, static_library_output = "{library}", ' if library else ""
     return (
         f'#hal.executable.target<"llvm-cpu", "{form}", {{'

@@ -36,6 +36,7 @@ def _machine(target: Target) -> llvm.TargetMachine:
 
 def _optimised(kernel: Kernel, target: Target) -> llvm.ModuleRef:
     module = llvm.parse_assembly(str(build_module(kernel, target)))
+    module.get_function(kernel.name).visibility = "hidden"  # else calls go through slots that loaders must fill
     module.verify()
     machine = _machine(target)
     module.data_layout = str(machine.target_data)
