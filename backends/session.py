@@ -84,7 +84,9 @@ class Session:
 
         Weights, code and tokenizer are there once; all that it adds are its own caches.
         """
-        return Session(self.executor, self.facts, self._make_tokenizer, self._make_chat_templates)
+        made = Session(self.executor, self.facts, self._make_tokenizer, self._make_chat_templates)
+        made._process = self._process
+        return made
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -53,6 +53,7 @@ def body(n: int, **more: Any) -> dict[str, Any]:
 
 def settled(server: Running) -> None:
     """Waits until the server has nothing to do any more."""
+    state: dict[str, int] = {}
     for _ in range(200):
         state = server.ask("/health")[1]
         if not state["requests"] + state["running"] + state["waiting"]:
