@@ -281,7 +281,7 @@ def _manifest(
             {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window, "rows": c.rows}
             for c in cache_specs(entries)
         ],
-        "entries": {name: _entry(graph) for name, graph in entries.items()},
+        "entries": entries_of(entries),
         "tokenizer": tokenizer,
         "chat": chat,
         "labels": list(model.labels),
@@ -303,8 +303,12 @@ def _manifest(
     }
 
 
+def entries_of(graphs: Mapping[str, Graph]) -> dict[str, Any]:
+    """Names and types of each entry point's arguments and results, in order; symbols are dynamic sizes."""
+    return {name: _entry(graph) for name, graph in graphs.items()}
+
+
 def _entry(graph: Graph) -> dict[str, Any]:
-    """Names and types of an entry point's arguments and results, in order; symbols are dynamic sizes."""
     names = ["embedding" if graph.name == "encode" else "logits", *(c.name for c in graph.caches())]
     return {
         "arguments": [{"name": a.name, "type": a.type.dtype, "shape": list(a.type.shape)} for a in graph.arguments],

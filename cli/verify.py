@@ -2,40 +2,53 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..frontend.errors import UnsupportedError
 from .options import against_option, common_options, model_argument, threads_option, weights_option
-from .output import print_columns, print_json, printable, stream_text
+from .output import print_columns, print_json, print_rows, printable, stream_text
 from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..backends.verify import Row
 
 
 @click.command(short_help="Hold MODEL's executors against each other.")
 @model_argument
 @threads_option
 @against_option
+@click.option("--layers", is_flag=True, help="Look for the first layer behind which two executors differ.")
 @weights_option
 @common_options
 def verify(
     model: Path,
     threads: int | None,
     against: str | None,
+    layers: bool,
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Hold the executors of MODEL against each other; exit code 1 when two disagree, 3 when llama.cpp can't be run.
 
+    A bundle is held against its manifest first, and isn't run where it is another: every file by its sha256, the
+    weights by size, header and a sample of each tensor, tables and entry points by what its definition makes of them.
+
     The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
     wherever another token is likeliest: XLA 1e-5 and 0.02 nats (the same arithmetic; no logit differs by more than
     1e-3), or 1e-4 and 0.05 for a bundle whose caches are rounded, the fast kernels 4e-4 and 0.05 (15-bit activations),
-    llama.cpp 2e-2 and 1 (8-bit activations).
+    llama.cpp 2e-2 and 1 (8-bit activations). `worst` is the largest divergence of any position, its text (of four) and
+    position. With --layers, two executors differ behind a layer when they are apart by 2e-2 of the stream's length, by
+    1e-4 where both are exact.
 
     \b
     Example: ggufc verify gemma/
              ggufc verify gemma/ --against llama.cpp --json
+             ggufc verify gemma/ --layers
     """
     from ..backends.verify import verify as run_checks
 
@@ -44,30 +57,50 @@ def verify(
             model,
             threads=threads,
             llama_cpp=against is not None,
+            layers=layers,
             weights=weights_file,
             archdefs=archdefs,
             progress=progress,
         )
     rows, missing = verdict.rows, verdict.not_available
-    ok = all(row.ok for row in rows)
     if as_json:
-        print_json({"ok": ok, "rows": [dataclasses.asdict(row) for row in rows], "not_available": dict(missing)})
-    else:
-        print_columns(
-            ("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", ""),
-            [
-                (
-                    r.executor,
-                    r.against,
-                    f"{r.max_abs:.1e}",
-                    f"{r.mean_kl:.1e}",
-                    f"{r.top1_agreement:.3f}",
-                    r.fed,
-                    "ok" if r.ok else f"FAILED: {r.why}",
-                )
-                for r in rows
-            ],
+        print_json(
+            {
+                "ok": verdict.ok,
+                "checks": [dataclasses.asdict(check) for check in verdict.checks],
+                "rows": [dataclasses.asdict(row) for row in rows],
+                "not_available": dict(missing),
+            }
         )
+    else:
+        if verdict.checks:
+            print_rows([(c.what, "ok" if c.ok else f"FAILED: {c.said}") for c in verdict.checks])
+        if rows:
+            _print_comparisons(rows)
         for name, why in missing.items():
             stream_text(f"{name} is not available: {printable(why)}\n")
-    sys.exit(1 if not ok else UnsupportedError.exit_code if missing else 0)
+    sys.exit(1 if not verdict.ok else UnsupportedError.exit_code if missing else 0)
+
+
+def _print_comparisons(rows: "Sequence[Row]") -> None:
+    """The pairs of executors, and where they are furthest apart."""
+    print_columns(
+        ("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", "worst", ""),
+        [
+            (
+                r.executor,
+                r.against,
+                f"{r.max_abs:.1e}",
+                f"{r.mean_kl:.1e}",
+                f"{r.top1_agreement:.3f}",
+                r.fed,
+                f"{r.worst_kl:.1e} at {r.worst_text + 1}:{r.worst_position}",
+                "ok" if r.ok else f"FAILED: {r.why}",
+            )
+            for r in rows
+        ],
+    )
+    for row in rows:
+        if row.layer_difference is not None:
+            first = "no layer differs" if row.first_layer is None else f"the first to differ is layer {row.first_layer}"
+            stream_text(f"{row.executor}, {row.against}: {first}; {row.layer_difference:.1e} apart behind the last\n")
