@@ -12,6 +12,7 @@ from llvmlite import ir
 
 from .emit import I64, PTR, Emitter, Value
 from .kernel import SCALARS, Kernel, signature
+from .target import Target
 
 ENTRY = ir.FunctionType(ir.VoidType(), [PTR, I64, I64])
 """entry(words, first, end): runs the work groups [first, end) of a kernel, numbered in row-major order.
@@ -19,11 +20,11 @@ ENTRY = ir.FunctionType(ir.VoidType(), [PTR, I64, I64])
 `words` are 64-bit: the addresses of its buffers, its scalars, the work groups on each axis of its grid."""
 
 
-def add_entry(module: ir.Module, kernel: Kernel, emitter: Callable[[ir.Block], Emitter], name: str) -> ir.Function:
+def add_entry(module: ir.Module, kernel: Kernel, target: Target, name: str) -> None:
     """Adds a kernel's entry to a module that calls the kernel by its symbol."""
     callee = module.globals.get(kernel.name) or ir.Function(module, signature(kernel), kernel.name)
     function = ir.Function(module, ENTRY, name)
-    e = emitter(function.append_basic_block("entry"))
+    e = Emitter(function.append_basic_block("entry"), target)
     words, first, end = function.args
     arguments, at = [], 0
     for _ in kernel.buffers:
@@ -43,7 +44,6 @@ def add_entry(module: ir.Module, kernel: Kernel, emitter: Callable[[ir.Block], E
 
     e.each(first, end, 1, group)
     e.ret_void()
-    return function
 
 
 def take_groups(

@@ -19,7 +19,6 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from .emit import Emitter
 from .groups import add_entry
 from .kernel import ELEMENTS, Kernel
 from .objects import fingerprint, object_code
@@ -77,7 +76,7 @@ def loaded(kernel: Kernel, target: Target) -> Loaded:
     machine = llvm.Target.from_triple(target.triple).create_target_machine(opt=1, reloc="pic", codemodel="small")
     module = ir.Module("entry")
     module.triple = target.triple
-    add_entry(module, kernel, lambda block: Emitter(block, target), "run")
+    add_entry(module, kernel, target, "run")
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(_object(kernel, target)))
     engine.finalize_object()

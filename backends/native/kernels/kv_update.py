@@ -8,9 +8,10 @@ from llvmlite import ir
 
 from ..emit import F16, F32, I8, I16, I32, I64, Emitter, Value, const, vec
 from ..kernel import ELEMENTS, Arguments, Buffer, Kernel, Scalar
+from .q8_0 import Q8_0
 
 _LANES = 16
-BLOCK, BLOCK_BYTES = 32, 34
+BLOCK, BLOCK_BYTES = Q8_0.block, Q8_0.block_bytes
 """Elements and bytes of a Q8_0 block: a float16 scale, then a byte for each element."""
 
 
