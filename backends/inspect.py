@@ -17,8 +17,8 @@ ENTRIES = {"prefill": pipeline.prefill, "decode": pipeline.decode, "decode_greed
 
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
-    """The graph of `prefill`, `decode` or `encode` (which gives an embedding) as it is compiled, or of `forward`, the
-    run without a cache.
+    """The graph of one of ENTRIES or of `encode` (which gives an embedding) as it is compiled, or of `forward`, the run
+    without a cache.
 
     Raises:
         InputError: the model has no such entry point.
