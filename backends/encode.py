@@ -18,12 +18,12 @@ from ..frontend.errors import InputError
 from ..frontend.ggml_types import GgmlType, by_name
 from ..frontend.gguf import GgufFile, TensorInfo, quoted
 from ..graph.model import Model, lower_model
+from ..graph.ops import MATRIX_READERS
 from .archive import archived, lay_out
 from .bundle import ENCODINGS
 from .native.kernels.embed import embed
 from .native.launch import launch
 
-_READS_MATRICES = ("embed", "linear", "expert_linear")
 _MOST_ELEMENTS = 1 << 18
 """Of a matrix that are in memory at once, but for rows that are longer."""
 
@@ -108,7 +108,7 @@ def _reserve(file: int, size: int) -> None:
 def _matrices(model: Model) -> list[str]:
     """The tensors that only embeddings and products read, which take any type."""
     graphs = [graph for graph in (model.graph, model.embedding) if graph]
-    uses = [(w.tied_to or w.name, op.name in _READS_MATRICES) for g in graphs for op in g.ops for w in op.weights]
+    uses = [(w.tied_to or w.name, op.name in MATRIX_READERS) for g in graphs for op in g.ops for w in op.weights]
     others = {name for name, is_matrix in uses if not is_matrix}
     return [name for name in dict(uses) if name not in others]
 

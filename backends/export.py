@@ -75,7 +75,7 @@ def export(
         model: the `.gguf` file, or the name of one in the Ollama store or the Hugging Face cache; its weights stay
             where they are and are linked to, unless `weights` says otherwise.
         output: the folder to write; a bundle that is there is replaced when the new one is whole.
-        kv: element type of the KV caches, `f32` or `f16`; None is what `chosen_kv` says.
+        kv: element type of the KV caches, a key of `KV_TYPES`; None is what `chosen_kv` says.
         targets: machines to compile for, each as it is or in the words of `find_target`; none means this one.
         emit: what to write: `mlir` (the portable module as text), `mlirbc` (the same as StableHLO's portable artifact,
             which later versions read) and `vmfb` (a compiled module for each target, which alone can be loaded).
@@ -173,8 +173,7 @@ def entry_graphs(model: Model, kv: str, fuse: bool = True) -> dict[str, Graph]:
     embedding; with their operations joined where kernels do several in one, or as they are."""
     entries: dict[str, Graph] = {}
     if model.definition.kind == "decoder":
-        make = (pipeline.prefill, pipeline.decode, pipeline.decode_greedy)
-        entries = {graph.name: graph for graph in (entry(model.graph, kv) for entry in make)}
+        entries = {name: entry(model.graph, kv) for name, entry in pipeline.ENTRIES.items()}
     if model.embedding:
         entries["encode"] = pipeline.encode(model.embedding)
     return {name: pipeline.fused(graph) for name, graph in entries.items()} if fuse else entries

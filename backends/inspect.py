@@ -12,13 +12,10 @@ from ..graph.model import Model
 from ..passes import pipeline
 from .executor import CacheSpec, cache_specs
 
-ENTRIES = {"prefill": pipeline.prefill, "decode": pipeline.decode, "decode_greedy": pipeline.decode_greedy}
-"""The entry points of a decoder."""
-
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
-    """The graph of one of ENTRIES or of `encode` (which gives an embedding) as it is compiled, or of `forward`, the run
-    without a cache.
+    """The graph of one of `pipeline.ENTRIES` or of `encode` (which gives an embedding) as it is compiled, or of `forward`,
+    the run without a cache.
 
     Raises:
         InputError: the model has no such entry point.
@@ -29,7 +26,7 @@ def entry_graph(model: Model, name: str, kv: str) -> Graph:
         return pipeline.fused(pipeline.encode(model.embedding))
     if name == "encode" or model.definition.kind != "decoder":
         raise InputError(f"{model.file.path}: {model.definition.name} as this file has it gives no {name}")
-    return pipeline.fused(ENTRIES[name](model.graph, kv))
+    return pipeline.fused(pipeline.ENTRIES[name](model.graph, kv))
 
 
 def describe(model: Model, kv: str) -> dict[str, Any]:

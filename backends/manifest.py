@@ -116,10 +116,8 @@ def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
 
 
 def _other_caches(manifest: Mapping[str, Any]) -> str | None:
-    """The first cache that isn't the argument of `prefill`, `decode` and `decode_greedy` that it must be."""
-    for name in ("prefill", "decode", "decode_greedy"):
-        if name not in manifest["entries"]:
-            continue
+    """The first cache that isn't the argument of every entry point of a decoder that it must be."""
+    for name in manifest["entries"].keys() - {"encode"}:
         arguments = manifest["entries"][name]["arguments"][2:]
         if len(arguments) != len(manifest["caches"]):
             return f"the manifest has {len(manifest['caches'])} caches, and {name} takes {len(arguments)}"

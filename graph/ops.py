@@ -94,7 +94,10 @@ DOMAINS: dict[str, Domain] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """`values` and `weights` are the numbers of operands it takes (least, most); `result` infers the result's type."""
+    """`values` and `weights` are the numbers of operands it takes (least, most); `result` infers the result's type.
+
+    `matrices`: its last weights are matrices, which may have any type; other weights are f32.
+    """
 
     name: str
     values: tuple[int, int]
@@ -102,6 +105,7 @@ class Rule:
     attributes: tuple[str, ...]
     result: Callable[[tuple[Value, ...], tuple[Weight, ...], dict[str, Attribute]], TensorType]
     row_wise: bool = True
+    matrices: bool = False
 
 
 _Values = tuple[Value, ...]
@@ -354,8 +358,8 @@ _ROPE = ("base", "dims", "magnitude", "scale", "style", "yarn")
 OPS: dict[str, Rule] = {
     r.name: r
     for r in (
-        Rule("embed", (1, 1), (1, 1), (), _embed),
-        Rule("linear", (1, 1), (1, 1), ("shape",), _linear),
+        Rule("embed", (1, 1), (1, 1), (), _embed, matrices=True),
+        Rule("linear", (1, 1), (1, 1), ("shape",), _linear, matrices=True),
         Rule("bias", (1, 1), (1, 1), (), _bias),
         Rule("rms_norm", (1, 1), (0, 1), ("eps",), _rms_norm),
         Rule("layer_norm", (1, 1), (0, 2), ("eps",), _layer_norm),
@@ -379,13 +383,13 @@ OPS: dict[str, Rule] = {
         Rule("pool", (1, 1), (0, 0), ("kind",), _pool, row_wise=False),
         Rule("top_k", (1, 1), (0, 0), ("k",), _top_k),
         Rule("route", (2, 2), (0, 0), ("by", "normalize"), _route),
-        Rule("expert_linear", (2, 2), (1, 1), (), _expert_linear),
+        Rule("expert_linear", (2, 2), (1, 1), (), _expert_linear, matrices=True),
         Rule("expert_gain", (2, 2), (1, 1), (), _expert_gain),
         Rule("mix", (2, 2), (0, 0), (), _mix),
         # x, norm, W: the product of the norm of x; glu: act(x Wgate^T) * (x Wup^T)
-        Rule("norm_linear", (1, 1), (2, 2), ("eps", "shape"), _norm_linear),
-        Rule("glu", (1, 1), (2, 2), ("act", "shape"), _glu),
-        Rule("norm_glu", (1, 1), (3, 3), ("act", "eps", "shape"), _norm_glu),
+        Rule("norm_linear", (1, 1), (2, 2), ("eps", "shape"), _norm_linear, matrices=True),
+        Rule("glu", (1, 1), (2, 2), ("act", "shape"), _glu, matrices=True),
+        Rule("norm_glu", (1, 1), (3, 3), ("act", "eps", "shape"), _norm_glu, matrices=True),
         # a, x, norm: x plus the norm of a
         Rule("norm_add", (2, 2), (1, 1), ("eps",), _norm_add),
         # x [, position], norm [, factors]: the rotation of the norm of x
@@ -403,6 +407,11 @@ OPS: dict[str, Rule] = {
         Rule("softcap", (1, 1), (0, 0), ("cap",), _softcap),
     )
 }
+
+MATRIX_READERS = frozenset(rule.name for rule in OPS.values() if rule.matrices)
+"""Operations that read matrices, as the blocks that they are."""
+PRODUCTS = MATRIX_READERS - {"embed"}
+"""Operations that multiply by matrices."""
 
 
 def infer(name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute]) -> TensorType:

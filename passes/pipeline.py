@@ -70,6 +70,14 @@ def decode_greedy(graph: Graph, kv_type: str) -> Graph:
     return run(replace(decode(graph, kv_type), name="decode_greedy"), (Greedy(), *CLEAN_UP))
 
 
+ENTRIES: dict[str, Callable[[Graph, str], Graph]] = {
+    "prefill": prefill,
+    "decode": decode,
+    "decode_greedy": decode_greedy,
+}
+"""The entry points of a decoder, from the run without a cache and the type of the caches."""
+
+
 def fused(graph: Graph) -> Graph:
     """An entry point with operations joined that kernels do in one go; the same values but for rounding."""
     return run(graph, FUSE)

@@ -5,8 +5,7 @@ from enum import Enum
 
 from ..frontend.errors import InputError
 from ..graph.ir import Graph, Op, Value
-
-PROJECTIONS = ("linear", "norm_linear", "glu", "norm_glu", "expert_linear")
+from ..graph.ops import PRODUCTS
 
 
 class KvError(InputError):
@@ -104,7 +103,7 @@ class _Proof:
         if not op.values:
             raise self._error("is a constant, wanted what comes from %tokens", op)
         self.roles[op.result] = GIVES.get(op.name, Role.ROWS)
-        if op.name in PROJECTIONS or any(value in self.projected for value in op.values):
+        if op.name in PRODUCTS or any(value in self.projected for value in op.values):
             self.projected.add(op.result)
         if op.name in TAKES:
             self._rows_of_all_tokens(op)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...frontend.errors import InputError
 from ...graph.ir import Op, Value
+from ...graph.ops import PRODUCTS
 from ..executor import chosen_kv
 from ..export import entry_graphs
 from ..inspect import chosen, operation_bytes
@@ -101,15 +102,12 @@ def _row(group: Sequence[Timed], read: int, total: float, tokens: int) -> dict[s
 
 def product_operations(op: Op, tokens: int) -> int:
     """Multiplications and additions of a product with weights in a call of so many tokens; 0 for what is none."""
-    if op.name not in _PRODUCTS:
+    if op.name not in PRODUCTS:
         return 0
     matrices = [weight.type.shape[-2:] for weight in op.weights if len(weight.type.shape) > 1]
     rows = op.values[0].type.shape[0]
     times = (rows if isinstance(rows, int) else tokens) * (chosen(op) if op.name == "expert_linear" else 1)
     return 2 * times * sum(int(height) * int(width) for height, width in matrices)
-
-
-_PRODUCTS = ("linear", "norm_linear", "glu", "norm_glu", "expert_linear")
 
 
 def _size(op: Op) -> str:

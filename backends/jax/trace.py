@@ -11,7 +11,7 @@ from jax import Array, export
 
 from ...frontend.ggml_types import by_name
 from ...graph.ir import Attribute, Graph, Op, Value, Weight
-from ...graph.ops import OPS
+from ...graph.ops import MATRIX_READERS, OPS
 from ...graph.types import TensorType
 from .ops import RULES
 
@@ -22,9 +22,6 @@ COMPOSITES = (
     *("bias", "gain", "add", "mul", "scale", "gelu", "silu", "relu", "tanh", "softcap", "argmax"),
 )
 """Operations that become composites: a backend may put its own kernel in their place."""
-
-TYPED = ("embed", "linear", "norm_linear", "glu", "norm_glu", "expert_linear")
-"""Operations whose rule is told the GGML type of the last weight, since it comes as bytes."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def _call(
 ) -> Array:
     """One operation; the composites as named inner functions, one for each set of attributes."""
     keywords = dict(op.attributes)
-    if op.name in TYPED:
+    if op.name in MATRIX_READERS:
         keywords["type_name"] = op.weights[-1].type.dtype
     # which optional operands are there: rope(x, factors) is not rope(x, position)
     kinds = tuple("weight" if isinstance(o, Weight) else "value" for o in op.operands)

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 from ggufc.backends.jax.module import portable_module
 from ggufc.backends.jax.ops import RULES
-from ggufc.backends.jax.trace import TYPED, weight_spec
+from ggufc.backends.jax.trace import weight_spec
 from ggufc.backends.jax.xla import XlaModule
 from ggufc.backends.native.executor import NativeExecutor
 from ggufc.backends.session import Facts, Session
 from ggufc.graph.ir import Graph, Op, Operand, Value, Weight
 from ggufc.graph.model import Model, open_model
-from ggufc.graph.ops import OPS, make
+from ggufc.graph.ops import MATRIX_READERS, OPS, make
 from ggufc.graph.types import TensorType
 from ggufc.passes import pipeline
 
@@ -71,7 +71,7 @@ def by_the_rules(graph: Graph, weights: Callable[[str], np.ndarray], ids: npt.ND
         known[weight] = jnp.asarray(weights(weight.name).view(spec.dtype).reshape(spec.shape))
     for op in graph.ops:
         absent = [None] * (OPS[op.name].values[1] - len(op.values))
-        typed = {"type_name": op.weights[-1].type.dtype} if op.name in TYPED else {}
+        typed = {"type_name": op.weights[-1].type.dtype} if op.name in MATRIX_READERS else {}
         operands = [known[o] for o in op.values] + absent + [known[o] for o in op.weights]
         known[op.result] = RULES[op.name](*operands, **dict(op.attributes), **typed)
     return np.asarray(known[graph.results[0]])
