@@ -69,13 +69,25 @@ class Team:
 
     def _run(self, function: _Function, program: np.ndarray) -> None:
         self._runs += 1
-        start = self._runs << 32
+        start, address = self._runs << 32, program.ctypes.data
         program[:, _TAKEN : _TIME + 1] = start
+        interrupt: BaseException | None = None
         try:
             for inbox in self._inboxes:
                 inbox.put((function, program, start))
-        finally:  # an interrupt must not leave the others alone with a run that nobody waits for
-            function(program, start)
+        finally:
+            # An interrupt must not leave the others alone with a run that nobody waits for, and whose memory its caller
+            # takes for free: it may come at any step before the loop, which is then entered again, and again does
+            # nothing that is done.
+            ended = False
+            while not ended:
+                try:
+                    function.loop(address, len(program), start)
+                    ended = True
+                except KeyboardInterrupt as error:
+                    interrupt = error
+        if interrupt:
+            raise interrupt
 
 
 def record(entry: int, words: int, groups: int, threads: int) -> list[int]:
