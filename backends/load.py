@@ -113,6 +113,7 @@ def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = (), *,
         UnsupportedError: as `open_model`.
     """
     from ..graph.model import lower_model, open_model
+    from ..passes.first_layers import first_layers
 
     if not bundle:
         return open_model(file, archdefs, all_read=all_read)
@@ -124,8 +125,10 @@ def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = (), *,
     if bundle.has_archive:
         from .archive import open_archive
 
-        return lower_model(open_archive(bundle, file), definition=definition)
-    return open_model(file, definition=definition)
+        model = lower_model(open_archive(bundle, file), definition=definition)
+    else:
+        model = open_model(file, definition=definition)
+    return first_layers(model, bundle.manifest.get("layers"))
 
 
 def _check_archdefs(bundle: Bundle | None, archdefs: Iterable[Path]) -> None:
