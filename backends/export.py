@@ -36,10 +36,10 @@ from .bundle import (
     writing,
     written_aside,
 )
+from .cores import usable_cores
 from .executor import cache_specs, check_kv, chosen_kv
 from .extras import exporting
 from .fingerprint import fingerprint
-from .load import usable_cores
 from .native.target import Target, find_target
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from ..frontend.tokenizer import Tokenizer
 from ..graph.model import Model
 from .bundle import read_bundle
 from .check import Check, check_bundle
+from .cores import usable_cores
 from .engine import Engine
 from .inspect import caches_of
 from .layers import EXECUTORS, Layers
 from .llama_cpp import KV, LlamaCpp
-from .load import cached_bundle, load, located, lowered, usable_cores
+from .load import cached_bundle, load, located, lowered
 from .machine import free_memory
 
 TEXTS = (

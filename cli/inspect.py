@@ -49,9 +49,10 @@ def inspect(
              ggufc inspect gemma.gguf --html gemma.html
     """
     from ..backends.bundle import writing
+    from ..backends.cores import usable_cores
     from ..backends.executor import chosen_kv
     from ..backends.inspect import describe, entry_graph
-    from ..backends.load import located, lowered, usable_cores
+    from ..backends.load import located, lowered
     from ..backends.memory import lengths, plan, predicted_speed
     from ..backends.page import page
     from ..graph.report import outline

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,17 @@ from typing import Any
 import ggufc
 import openai
 import pytest
+from click.testing import CliRunner
 from ggufc import Session
+from ggufc.backends.serve.server import listening
+from ggufc.cli import main
 from openai import AsyncOpenAI
 
 from ..serving import NAME, TEMPLATE, Running, post, running
 from ..tiny_models import Sizes, tiny_model
 
 TOKENS = 16
-MANY = 2000
+MANY = 1000
 PROMPTS = [[2, *random.Random(seed).choices(range(8, 300), k=3 + seed)] for seed in range(16)]
 
 
@@ -124,7 +127,7 @@ def test_a_full_server_says_so_at_once(session: Session, expected: list[str]) ->
 
 @pytest.mark.slow
 def test_nothing_is_left_of_many_requests(session: Session) -> None:
-    """Of 2,000 requests, of which every fifth vanishes: neither memory nor threads nor open files."""
+    """Of a thousand requests, of which every fifth vanishes: neither memory nor threads nor open files."""
 
     async def some(server: Running, count: int) -> None:
         async def one(n: int) -> None:
@@ -144,7 +147,7 @@ def test_nothing_is_left_of_many_requests(session: Session) -> None:
         return resident, threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
     with running(session, queue=100) as server:
-        asyncio.run(some(server, 400))
+        asyncio.run(some(server, 300))
         before = held()
         asyncio.run(some(server, MANY))
         after = held()
@@ -200,6 +203,7 @@ async def stopped(server: Command, tokens: int) -> tuple[list[dict[str, Any]], l
     return ends, refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("grace", "tokens"), [("30", 600), ("0", 4000)])
 def test_a_stop_with_requests_in_flight_is_clean(grace: str, tokens: int, model: Path) -> None:
     """What runs ends whole, or with an event that says why; what waits is refused; the process ends without a word."""
@@ -215,9 +219,9 @@ def test_a_stop_with_requests_in_flight_is_clean(grace: str, tokens: int, model:
         assert (server.process.returncode, errors) == (0, "")
 
 
-def test_an_address_that_is_taken_is_said_before_the_model_is_opened(model: Path) -> None:
-    with command(model) as server:
-        line = [sys.executable, "-m", "ggufc", "serve", str(model), "--port", str(server.port)]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"can't listen at 127.0.0.1 port {server.port}: Address already in use" in done.stderr
+def test_an_address_that_is_taken_is_said_before_the_model_is_opened() -> None:
+    with closing(listening("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(main, ["serve", "no such model", "--port", str(port)])
+    assert done.exit_code == 2
+    assert f"can't listen at 127.0.0.1 port {port}: Address already in use" in done.stderr
