@@ -21,9 +21,13 @@ from jax._src.interpreters.mlir import make_ir_context
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from ..aarch64 import Emulator, aarch64
 from ..oracle import kl_divergence
 from ..tiny_models import tiny_gemma3
 from .conftest import QUANTIZED, TinyCase
+from .test_aarch64 import PROGRAM
+
+__all__ = ["aarch64"]
 
 TARGETS = ["host", "x86-64-v3", "x86-64-v4"]
 
@@ -135,16 +139,30 @@ def test_wrong_words_leave_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+PROMPT = [2, 818, 5279, 529, 7001, 563]
+
+
+@pytest.fixture(scope="module")
+def real_bundle(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("real") / "bundle"
+    return ggufc.export(real_model, folder, targets=["host", "x86-64-v3", "aarch64-i8mm"]).path
+
+
 @pytest.mark.slow
-def test_avx2_gives_the_real_models_tokens(real_model: Path, tmp_path: Path) -> None:
-    made = ggufc.export(real_model, tmp_path / "bundle", targets=["host", "x86-64-v3"])
-    prompt = [2, 818, 5279, 529, 7001, 563]
+def test_avx2_gives_the_real_models_tokens(real_bundle: Path, tmp_path: Path) -> None:
+    assert greedy(only(real_bundle, "x86-64-v3", tmp_path), 48) == greedy(real_bundle, 48)
 
-    def tokens(path: Path) -> list[int]:
-        session = ggufc.load(path)
-        found = [int(session.prefill(prompt).argmax())]
-        while len(found) < 48:
-            found.append(session.decode_greedy(found[-1]))
-        return found
 
-    assert tokens(only(made.path, "x86-64-v3", tmp_path)) == tokens(made.path)
+@pytest.mark.slow
+def test_aarch64_gives_the_real_models_tokens(real_bundle: Path, aarch64: Emulator, tmp_path: Path) -> None:
+    arguments = (str(real_bundle), json.dumps(PROMPT), "[]", str(tmp_path / "logits.npy"), "8")
+    assert json.loads(aarch64.python(PROGRAM, *arguments)) == ["aarch64-i8mm", greedy(real_bundle, 8)]
+
+
+def greedy(bundle: Path, count: int) -> list[int]:
+    """The likeliest tokens after the prompt."""
+    session = ggufc.load(bundle)
+    found = [int(session.prefill(PROMPT).argmax())]
+    while len(found) < count:
+        found.append(session.decode_greedy(found[-1]))
+    return found
