@@ -14,8 +14,8 @@ from .executor import CacheSpec, cache_specs
 
 
 def entry_graph(model: Model, name: str, kv: str) -> Graph:
-    """The graph of one of `pipeline.ENTRIES` or of `encode` (which gives an embedding) as it is compiled, or of `forward`,
-    the run without a cache.
+    """The graph of one of `pipeline.ENTRIES` or of `encode` (which gives an embedding) as it is compiled, or that of
+    `forward`, the run without a cache.
 
     Raises:
         InputError: the model has no such entry point.
