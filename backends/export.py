@@ -19,6 +19,7 @@ from ..frontend.tokenizer import Tokenizer
 from ..graph.ir import Graph
 from ..graph.model import Model, open_model
 from ..passes import pipeline
+from ..passes.first_layers import first_layers
 from . import encode
 from .bundle import (
     ARCHIVE,
@@ -35,10 +36,10 @@ from .bundle import (
     writing,
     written_aside,
 )
+from .cores import usable_cores
 from .executor import cache_specs, check_kv, chosen_kv
 from .extras import exporting
 from .fingerprint import fingerprint
-from .load import usable_cores
 from .native.target import Target, find_target
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def export(
     copy_weights: bool = False,
     archdefs: Iterable[Path | str] | Path | str = (),
     flags: Sequence[str] = (),
+    layers: int | None = None,
     progress: Progress = silent,
 ) -> Bundle:
     """Compiles a GGUF into a bundle at `output`.
@@ -87,6 +89,7 @@ def export(
         copy_weights: put the file itself into the bundle, so that it can be moved alone.
         archdefs: directories of definitions that go before the shipped ones.
         flags: more flags for `iree-compile`, which begin with `--iree-`.
+        layers: for debugging, cut the model short behind so many layers; what stands behind the last one stays.
         progress: told of each stage.
 
     Raises:
@@ -100,15 +103,16 @@ def export(
     chosen = tuple(find_target(t) if isinstance(t, str) else t for t in targets or ("host",))
     chosen = tuple({t.name: t for t in chosen}.values())
     progress("reading the header")
-    source = opened = open_model(path, as_paths(archdefs))
-    if any(part.path.resolve().is_relative_to(folder) for part in opened.file.parts):
+    source = open_model(path, as_paths(archdefs))
+    opened, archived = first_layers(source, layers), weights != ENCODINGS[0]
+    if any(part.path.resolve().is_relative_to(folder) for part in source.file.parts):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
     check_kv(kv)
     with written_aside(folder) as aside:
-        if weights != ENCODINGS[0]:
+        if archived:
             with writing(folder):
                 (aside / METADATA).write_bytes(source.file.metadata_bytes())
-                opened = encode.begin(source, aside / ARCHIVE, weights, keep)
+                opened = first_layers(encode.begin(source, aside / ARCHIVE, weights, keep), layers)
         kv = chosen_kv(opened.graph, kv)
         entries = entry_graphs(opened, kv)
         progress("tracing")
@@ -133,7 +137,7 @@ def export(
             if static_library:
                 progress(f"compiling a library for {target.name}")
                 modules.compile_library(target)
-        if opened is source:
+        if not archived:
             progress("copying the weights" if copy_weights else "linking the weights")
             _put(source.file, aside, folder, copy_weights)
         else:
@@ -142,9 +146,10 @@ def export(
                 encode.fill(source.file, opened.file, usable_cores())
         progress("writing")
         with writing(folder):
-            held_as = weight_names(len(source.file.parts)) if opened is source else [ARCHIVE]
+            held_as = [ARCHIVE] if archived else weight_names(len(source.file.parts))
+            cut = {} if layers is None else {"layers": layers}
             facts = _manifest(opened, held_as, entries, modules, chosen, kv, tokenizer, chat)
-            write_manifest(aside, {"encoding": weights, "flags": list(flags), **facts})
+            write_manifest(aside, {"encoding": weights, "flags": list(flags), **cut, **facts})
     return read_bundle(folder)
 
 

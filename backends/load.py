@@ -17,6 +17,7 @@ from ..frontend.models import find_model
 from ..frontend.splits import split_paths
 from ..frontend.tokenizer import Tokenizer
 from .bundle import Bundle, read_bundle
+from .cores import usable_cores
 from .executor import check_kv, chosen_kv
 from .extras import exporting
 from .machine import best_target, this_machine
@@ -51,7 +52,7 @@ def load(
             the name of one in the Ollama store or the Hugging Face cache.
         backend: `iree` (the compiled module), `native` (kernels called from Python on the mapped file) or `xla` (the
             portable module on XLA's CPU client).
-        threads: workers; None is one for each core this process may use.
+        threads: workers; None is one for each core that this process may use (`usable_cores`).
         kv: element type of the caches where a `.gguf` is given, by default what `chosen_kv` says; a bundle has its own.
         exact: backend `native`: float32 arithmetic on dequantized weights instead of the fast kernels.
         weights: the GGUF of a bundle whose link to it is broken.
@@ -113,6 +114,7 @@ def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = (), *,
         UnsupportedError: as `open_model`.
     """
     from ..graph.model import lower_model, open_model
+    from ..passes.first_layers import first_layers
 
     if not bundle:
         return open_model(file, archdefs, all_read=all_read)
@@ -124,8 +126,10 @@ def lowered(bundle: Bundle | None, file: Path, archdefs: Iterable[Path] = (), *,
     if bundle.has_archive:
         from .archive import open_archive
 
-        return lower_model(open_archive(bundle, file), definition=definition)
-    return open_model(file, definition=definition)
+        model = lower_model(open_archive(bundle, file), definition=definition)
+    else:
+        model = open_model(file, definition=definition)
+    return first_layers(model, bundle.manifest.get("layers"))
 
 
 def _check_archdefs(bundle: Bundle | None, archdefs: Iterable[Path]) -> None:
@@ -138,11 +142,6 @@ def _check_archdefs(bundle: Bundle | None, archdefs: Iterable[Path]) -> None:
         raise InputError(
             f"{bundle.path}: compiled with a definition already, so it takes no --archdefs; export it with them"
         )
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cache_directory() -> Path:

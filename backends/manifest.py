@@ -44,6 +44,7 @@ _SHAPE: dict[str, Any] = {
     "architecture": {"name": str, "sha256": str},
     "kv": _DTYPE,
     "context_length": _SIZE,
+    "layers": _Maybe(_SIZE),
     "vocabulary": _SIZE,
     "caches": _List(
         {

@@ -340,6 +340,7 @@ class Session:
         self._buffers: list[object] = [None] * len(self._rows)
         self._enough = 0  # positions for which no cache has to grow
         self._highest = 0  # end of what the rings hold, which a rewind doesn't lower
+        self._unfinished = False  # a call was interrupted, or failed: what the caches hold isn't known
 
     def _need(self, entry: str) -> None:
         if entry not in self.facts.entries:
@@ -360,13 +361,22 @@ class Session:
 
     def _feed(self, entry: str, ids: Sequence[int]) -> np.ndarray:
         with self._alone():
-            self._reserve(self.position + len(ids))
-            tokens = np.asarray(ids, np.int32)
-            logits = self.executor.run(entry, tokens, self.position, self._buffers, self._rows)
+            if self._unfinished:
+                self._reset_caches()
+                for start in range(0, self.position, CHUNK):
+                    self._run("prefill", self.tokens[start : start + CHUNK], start)
+            logits = self._run(entry, ids, self.position)
             self.tokens.extend(ids)
             self._changes += 1
-            self._highest = max(self._highest, self.position)
+            self._unfinished = False
             return logits
+
+    def _run(self, entry: str, ids: Sequence[int], position: int) -> np.ndarray:
+        """One call; until its tokens are the session's, the caches count as unfinished."""
+        self._unfinished = True
+        self._reserve(position + len(ids))
+        self._highest = max(self._highest, position + len(ids))
+        return self.executor.run(entry, np.asarray(ids, np.int32), position, self._buffers, self._rows)
 
     def _reserve(self, length: int) -> None:
         """Makes every cache long enough for positions up to `length`, or as long as its ring ever is."""

@@ -21,7 +21,8 @@ from ..frontend.stores import (
     ollama_models,
 )
 from .bundle import read_bundle
-from .load import cache_directory, usable_cores
+from .cores import usable_cores
+from .load import cache_directory
 from .machine import this_machine
 
 NEEDS: dict[str, tuple[str, ...]] = {

@@ -16,11 +16,12 @@ from ..frontend.tokenizer import Tokenizer
 from ..graph.model import Model
 from .bundle import read_bundle
 from .check import Check, check_bundle
+from .cores import usable_cores
 from .engine import Engine
 from .inspect import caches_of
 from .layers import EXECUTORS, Layers
 from .llama_cpp import KV, LlamaCpp
-from .load import cached_bundle, load, located, lowered, usable_cores
+from .load import cached_bundle, load, located, lowered
 from .machine import free_memory
 
 TEXTS = (
@@ -148,7 +149,10 @@ def verify(
     checks: tuple[Check, ...] = ()
     if (path := find_model(model)).is_dir():
         progress("reading the bundle")
-        checks = check_bundle(read_bundle(path), weights)
+        given = read_bundle(path)
+        if not (weights or path / given.weight_files[0]).exists():
+            given.weights(weights)  # raises: weights that aren't there are a matter of where to look
+        checks = check_bundle(given, weights)
         if not all(check.ok for check in checks):
             return Verdict((), {}, checks)
     progress("reading the header")

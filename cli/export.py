@@ -5,7 +5,7 @@ from time import perf_counter
 
 import click
 
-from .options import PATH, TEXT, common_options, kv_option, model_argument
+from .options import PATH, TEXT, common_options, kv_option, layers_option, model_argument
 from .output import print_json, print_table, size_text, tell
 from .progress import Progress
 from .prompts import without_advice
@@ -59,6 +59,7 @@ from .prompts import without_advice
     metavar="FLAG",
     help="Pass a flag such as --iree-opt-level=O2 to iree-compile; may be given several times.",
 )
+@layers_option
 @click.option("--copy-weights", is_flag=True, help="Put the weights into the bundle, so that it can be moved alone.")
 @common_options
 def export(
@@ -71,6 +72,7 @@ def export(
     emit: tuple[str, ...],
     static_library: bool,
     flags: tuple[str, ...],
+    layers: int | None,
     copy_weights: bool,
     archdefs: tuple[Path, ...],
     as_json: bool,
@@ -99,6 +101,7 @@ def export(
             emit=emit,
             static_library=static_library,
             flags=flags,
+            layers=layers,
             copy_weights=copy_weights,
             archdefs=archdefs,
             progress=progress,

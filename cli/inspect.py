@@ -1,14 +1,14 @@
 """`ggufc inspect`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..frontend.errors import InputError
-from .options import common_options, kv_option, model_argument, weights_option
-from .output import parameter_text, print_json, print_table, size_text, stream_text
+from .options import PATH, common_options, kv_option, layers_option, model_argument, weights_option
+from .output import parameter_text, print_json, print_table, size_text, stream_text, tell
 
 NOTHING_UNREAD = ("not read", "nothing")
 
@@ -21,6 +21,9 @@ NOTHING_UNREAD = ("not read", "nothing")
     type=click.Choice(["prefill", "decode", "decode_greedy", "forward", "encode"]),
     help="Print an entry point's graph instead.",
 )
+@layers_option
+@click.option("--html", type=PATH, metavar="FILE", help="Write one page with layers, shapes, types and sizes instead.")
+@click.option("--speed", is_flag=True, help="Measure how fast memory is read, and say what that makes in tokens.")
 @click.option("--arch", is_flag=True, help="Print what the definition makes of the model instead, line by line.")
 @weights_option
 @common_options
@@ -28,6 +31,9 @@ def inspect(
     model: Path,
     kv: str | None,
     graph: str | None,
+    layers: int | None,
+    html: Path | None,
+    speed: bool,
     arch: bool,
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
@@ -39,17 +45,24 @@ def inspect(
     Example: ggufc inspect gemma.gguf
              ggufc inspect gemma.gguf --graph decode
              ggufc inspect gemma3:270m --arch
+             ggufc inspect gemma.gguf --speed
+             ggufc inspect gemma.gguf --html gemma.html
     """
+    from ..backends.bundle import writing
+    from ..backends.cores import usable_cores
     from ..backends.executor import chosen_kv
     from ..backends.inspect import describe, entry_graph
     from ..backends.load import located, lowered
+    from ..backends.memory import lengths, plan, predicted_speed
+    from ..backends.page import page
     from ..graph.report import outline
     from ..graph.text import print_graph
+    from ..passes.first_layers import first_layers
 
-    if arch and graph:
-        raise InputError("give one of --graph and --arch")
+    if bool(arch) + bool(graph) + bool(html) > 1:
+        raise InputError("give one of --graph, --arch and --html")
     bundle, file = located(model, weights_file)
-    opened = lowered(bundle, file, archdefs, all_read=not arch)
+    opened = first_layers(lowered(bundle, file, archdefs, all_read=not arch), layers)
     if arch:
         made = outline(opened.definition, opened)
         print_json(made) if as_json else _print_outline(made)
@@ -60,12 +73,21 @@ def inspect(
         text = print_graph(entry_graph(opened, graph, kv_type))
         print_json({"graph": text}) if as_json else stream_text(text)
         return
-    found = describe(opened, kv_type)
+    found: dict[str, Any] = describe(opened, kv_type) | {"memory": plan(opened)}
     if bundle:
         found["bundle"] = {
             "targets": {name: target.get("file") for name, target in bundle.manifest["targets"].items()},
             "files": {name: entry["size"] for name, entry in bundle.manifest["files"].items()},
         }
+    if speed and found["kind"] == "decoder":
+        positions = lengths(opened.context_length)
+        found["speed"] = predicted_speed(opened, kv_type, usable_cores(), positions)
+    if html:
+        shown = "prefill" if found["kind"] == "decoder" else "encode"
+        with writing(html):
+            html.write_text(page(opened, entry_graph(opened, shown, kv_type), found), "utf-8")
+        print_json({"html": str(html)}) if as_json else tell(f"wrote {html}")
+        return
     if as_json:
         print_json(found)
         return
@@ -78,6 +100,7 @@ def inspect(
         ("file", size_text(found["file_bytes"])),
         *((f"{t} tensors", f"{n['tensors']}, {size_text(n['bytes'])}") for t, n in found["tensors"]["types"].items()),
         *(_costs_of_a_token(found) if found["kind"] == "decoder" else []),
+        *_memory(found),
         *((name, parameter_text(value)) for name, value in found["hyperparameters"].items()),
     ]
     if bundle:
@@ -97,6 +120,26 @@ def _costs_of_a_token(found: dict[str, Any]) -> list[tuple[str, str]]:
         (f"{cache['kv']} cache", f"{grows}, {past}"),
         ("read per token", f"{size_text(found['decode_bytes']['weights'])} of weights"),
     ]
+
+
+def _memory(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The memory plan, and how fast memory lets a token be."""
+    memory, kv = found["memory"], found["cache"]["kv"]
+    rows = [("weights, mapped", size_text(memory["weights"]))]
+    rows += [
+        (f"{kind} cache{', as chosen' if kind == kv else ''}", _by_length(sizes, size_text))
+        for kind, sizes in memory["caches"].items()
+    ]
+    rows += [(f"scratch, {n} token{'s' if n > 1 else ''}", size_text(size)) for n, size in memory["scratch"].items()]
+    if "speed" in found:
+        speed = found["speed"]
+        rows.append(("memory reads", f"{speed['read_gb_s']:.1f} GB/s on {speed['threads']} threads"))
+        rows.append(("decode, at most", _by_length(speed["decode_tok_s"], lambda rate: f"{rate:.1f} tok/s")))
+    return rows
+
+
+def _by_length(values: dict[int, Any], shown: Callable[[Any], str]) -> str:
+    return ", ".join(f"{shown(value)} at {length}" for length, value in values.items())
 
 
 def _print_outline(made: dict[str, Any]) -> None:

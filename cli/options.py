@@ -91,6 +91,12 @@ weights_option = click.option(
     metavar="FILE",
     help="The GGUF of a bundle that was moved away from it; of several files the first.",
 )
+layers_option = click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="For debugging: the model cut short behind its first N layers.",
+)
 threads_option = click.option(
     "--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Workers; default: one per core."
 )

@@ -52,7 +52,7 @@ def run(
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
     as_json: bool,
-    **sampling: float,
+    **sampling: Any,
 ) -> None:
     """Continue PROMPT with MODEL; without a prompt, standard input is read.
 

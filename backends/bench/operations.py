@@ -9,10 +9,11 @@ import numpy as np
 from ...frontend.errors import InputError
 from ...graph.ir import Op, Value
 from ...graph.ops import PRODUCTS
+from ..cores import usable_cores
 from ..executor import chosen_kv
 from ..export import entry_graphs
 from ..inspect import chosen, operation_bytes
-from ..load import located, lowered, usable_cores
+from ..load import located, lowered
 from ..native.executor import NativeExecutor, Timed
 from ..session import CHUNK
 

@@ -18,11 +18,12 @@ import numpy as np
 from ...frontend.errors import InputError
 from ...graph.model import Model
 from ..bandwidth import ReadBandwidth, noise
+from ..cores import usable_cores
 from ..engine import Engine
 from ..executor import chosen_kv
 from ..inspect import decode_bytes
 from ..llama_cpp import KV, LlamaCpp
-from ..load import cached_bundle, load, located, lowered, usable_cores
+from ..load import cached_bundle, load, located, lowered
 from .engines import EngineProcess, Run, Timing
 
 OURS, THEIRS = "ggufc", "llama.cpp"

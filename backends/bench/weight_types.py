@@ -19,12 +19,12 @@ from ...graph.ops import OWN_TYPES, WEIGHT_TYPES
 from ...graph.types import TensorType
 from ...graph.verify import verify
 from ..bandwidth import ReadBandwidth, noise
+from ..cores import usable_cores
 from ..executor import Executor
 from ..iree.compile import compile_module
 from ..iree.legalise import Place
 from ..iree.runtime import IreeExecutor
 from ..jax.module import portable_module
-from ..load import usable_cores
 from ..native.executor import NativeExecutor
 from ..native.kernels.embed import embed
 from ..native.launch import launch

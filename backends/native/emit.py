@@ -208,21 +208,39 @@ class Emitter(_Builder):
     def dot_pairs(self, total: Value, a: Value, b: Value) -> Value:
         """total[i] + a[2i] * b[2i] + a[2i+1] * b[2i+1], i32 lanes from i16 ones.
 
-        VNNI has the instruction (vpdpwssd). The plain form is what LLVM knows as pmaddwd on x86, and right everywhere.
+        VNNI has the instruction (vpdpwssd). One plain form is what LLVM knows as pmaddwd on x86; the other, in which
+        even and odd lanes part before they are widened, becomes multiply-adds elsewhere.
         """
         lanes = total.type.count
         if self.target.has_avx512_vnni and lanes == 16:
             dot = self.declare("llvm.x86.avx512.vpdpwssd.512", total.type, total.type, a.type, b.type)
             return self.call(dot, [total, a, b])
+        if not self.target.is_x86:
+            for half in range(2):
+                x, y = (self.sext(self.take(v, range(half, 2 * lanes, 2)), total.type) for v in (a, b))
+                total = self.add(total, self.mul(x, y, flags=("nsw",)))
+            return total
         wide = vec(I32, 2 * lanes)
         product = self.mul(self.sext(a, wide), self.sext(b, wide), flags=("nsw",))
         even, odd = self.take(product, range(0, 2 * lanes, 2)), self.take(product, range(1, 2 * lanes, 2))
         return self.add(total, self.add(even, odd))
 
-    def dot_bytes(self, total: Value, a: Value, b: Value) -> Value:
-        """total[i] + the four products of the unsigned bytes a and the signed ones b from 4i on; needs VNNI."""
-        dot = self.declare("llvm.x86.avx512.vpdpbusd.512", total.type, total.type, a.type, b.type)
-        return self.call(dot, [total, a, b])
+    def dot_bytes(self, total: Value, a: Value, b: Value, signed: bool) -> Value:
+        """total[i] + the four products of the bytes a and the signed ones b from 4i on, for 64 bytes.
+
+        The target must have the instruction for bytes a of this kind: `dots_bytes`.
+        """
+        if self.target.is_x86:
+            dot = self.declare("llvm.x86.avx512.vpdpbusd.512", total.type, total.type, a.type, b.type)
+            return self.call(dot, [total, a, b])
+        four, bytes_ = vec(I32, 4), vec(I8, 16)
+        name = f"llvm.aarch64.neon.{'s' if signed else 'us'}dot.v4i32.v16i8"
+        dot = self.declare(name, four, four, bytes_, bytes_)
+        pieces = [
+            [self.take(v, range(at * step, at * step + step)) for v, step in ((total, 4), (a, 16), (b, 16))]
+            for at in range(4)
+        ]
+        return self.concat([self.call(dot, piece) for piece in pieces])
 
     def look_up(self, table: Sequence[int], nibbles: Value) -> Value:
         """table[n] for each byte n below 16, from a table of 16 bytes."""

@@ -71,6 +71,12 @@ class Target:
     def has_i8mm(self) -> bool:
         return self.has("i8mm")
 
+    def dots_bytes(self, signed: bool) -> bool:
+        """Whether there is an instruction for four products of bytes, which are signed or not, with signed ones."""
+        if self.is_x86:
+            return self.has_avx512_vnni and not signed
+        return self.has_dotprod if signed else self.has_i8mm
+
     @property
     def has_half_conversion(self) -> bool:
         """Whether half to float is an instruction; elsewhere LLVM would call a library."""

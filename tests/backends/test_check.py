@@ -10,6 +10,7 @@ import pytest
 from ggufc.backends.bundle import read_bundle
 from ggufc.backends.check import check_bundle
 from ggufc.backends.verify import verify
+from ggufc.frontend.errors import InputError
 
 from .conftest import TinyCase
 
@@ -30,15 +31,17 @@ def test_a_whole_bundle_passes(copied: Path) -> None:
     assert {check.what for check in checks} >= {"model.host.vmfb", "gemma3.archdef", "f32.gguf", "contents"}
 
 
-def test_every_damaged_file_is_named(copied: Path) -> None:
+def test_every_damaged_file_is_named(copied: Path, tiny_f32: TinyCase) -> None:
     (copied / "model.host.vmfb").write_bytes(b"x")
     (copied / "gemma3.archdef").unlink()
     (copied / "model.gguf").unlink()
     found = failed(copied)
     assert list(found) == ["gemma3.archdef", "model.host.vmfb", "f32.gguf"]
     assert "1 bytes, wanted" in found["model.host.vmfb"] and "--weights-file" in found["f32.gguf"]
-    verdict = verify(copied)
-    assert not verdict.ok and not verdict.rows and len([c for c in verdict.checks if not c.ok]) == 3
+    verdict = verify(copied, weights=tiny_f32.path)
+    assert not verdict.ok and not verdict.rows and len([c for c in verdict.checks if not c.ok]) == 2
+    with pytest.raises(InputError, match="--weights-file FILE"):
+        verify(copied)
 
 
 def edit_tensor(manifest: dict[str, Any]) -> None:

@@ -4,9 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import ggufc
 import numpy as np
 import pytest
 from ggufc.backends import layers
+from ggufc.backends.check import check_bundle
 from ggufc.backends.layers import EXECUTORS, Layers
 from ggufc.graph.model import Model, open_model
 
@@ -52,3 +54,16 @@ def test_executors_agree_behind_every_layer(model: Model) -> None:
         assert probe.difference("xla", "native exact", count) < 1e-4
         assert probe.difference("iree", "native", count) < 1e-4
         assert 1e-6 < probe.difference("iree", "native exact", count) < 2e-2
+
+
+@pytest.mark.slow
+def test_a_bundle_that_is_cut_short_runs_on_every_backend(tmp_path: Path) -> None:
+    path = DECODERS["qwen3"].write(tmp_path / "m.gguf")
+    bundle = ggufc.export(path, tmp_path / "cut", layers=2, weights="irpa")
+    assert bundle.manifest["layers"] == 2 and len(bundle.caches) == 4
+    assert not [name for name in bundle.manifest["parameters"] if name.startswith("blk.2.")]
+    assert all(check.ok for check in check_bundle(bundle))
+    logits = [ggufc.load(bundle.path, backend, threads=1).prefill(PROMPTS[0]) for backend in ("iree", "native", "xla")]
+    for other in logits[1:]:
+        np.testing.assert_allclose(other, logits[0], atol=1e-3)
+    assert np.abs(ggufc.load(path, "native", threads=1).prefill(PROMPTS[0]) - logits[0]).max() > 0.1

@@ -14,6 +14,7 @@ from ggufc.backends import session as session_module
 
 from ..oracle import Reference, kl_divergence
 from ..tiny_models import tiny_gemma3
+from ..tiny_models.variants import DECODERS
 from .conftest import TinyCase
 
 IDS = np.random.default_rng(7).integers(8, 300, 90).tolist()
@@ -269,3 +270,25 @@ def test_the_shared_case_of_a_short_context(shared_dir: Path, tmp_path: Path) ->
         wanted = found.get("greedy_if_no_end_token", {"ids": []})["ids"]  # a prompt that fills the context has no room
         room = found.get("room", 0)
         assert list(session.generate_ids(ids, max_tokens=min(len(wanted), room) or 9, stop=())) == wanted[:room]
+
+
+@pytest.mark.parametrize("backend", ["native", "xla"])
+def test_an_interrupted_call_is_as_if_it_had_never_been(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state of a convolution has moved on, and XLA has given up the caches that it was lent."""
+    session = ggufc.load(DECODERS["lfm2"].write(tmp_path / "model.gguf"), backend=backend)
+    wanted = [session.prefill(IDS[:20]).copy(), session.decode(IDS[20]).copy()][-1]
+    run = session.executor.run
+
+    def interrupted(*arguments: Any) -> None:
+        run(*arguments)
+        raise KeyboardInterrupt
+
+    session.reset()
+    session.prefill(IDS[:20])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(session.executor, "run", interrupted)
+        session.decode(IDS[50])
+    assert session.position == 20
+    np.testing.assert_allclose(session.decode(IDS[20]), wanted, atol=1e-4)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import ggufc
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from ggufc.backends import verify as verification
@@ -98,3 +99,12 @@ def test_the_other_executors_are_compared_where_llama_cpp_does_not_load_the_file
     verdict = verification.verify(model, llama_cpp=True, archdefs=[archdefs])
     assert len(verdict.rows) == 4 and all(row.ok for row in verdict.rows)
     assert "unknown model architecture" in verdict.not_available[LLAMA_CPP]
+
+
+def test_the_worst_position_is_named() -> None:
+    reference = np.zeros((6, 4), np.float32)
+    logits = reference.copy()
+    logits[2, 1], logits[4, 3] = 0.1, 0.2
+    row = compare("iree", "native", logits, reference, JUDGE, per_text=3)
+    assert (row.worst_text, row.worst_position) == (1, 1)
+    assert row.worst_kl > row.mean_kl > 0

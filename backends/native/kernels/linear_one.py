@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from ..emit import F32, I8, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
+from ..target import Target
 from .activations import GROUP, Normed, Quantizer
 from .elementwise import act, each_lane
 from .plain import PlainType
@@ -46,7 +47,7 @@ def linear_one(type_name: str, rows_per_group: int = 64, normed: bool = False) -
         if isinstance(kind, PlainType):
             _Plain(kind).emit(e, a, first, last)
         else:
-            _Quantized(kind).emit(e, a, normed, [(a["w"], first, last, a["y"])])
+            _Quantized(kind, e.target).emit(e, a, normed, [(a["w"], first, last, a["y"])])
 
     return Kernel(
         f"ggufc_{'norm_' if normed else ''}linear_one_{type_name}{_suffix(rows_per_group)}",
@@ -73,7 +74,8 @@ def glu_one(type_name: str, name: str, rows_per_group: int, normed: bool) -> Ker
         # the second product's rows are counted from the first, for its results stand in memory of this group
         up = e.at(a["up"], e.mul(first, kind.row_bytes(e, a["cols"])))
         count = e.sub(last, first)
-        _Quantized(kind).emit(e, a, normed, [(a["gate"], first, last, a["y"]), (up, e.index(0), count, other)])
+        products = [(a["gate"], first, last, a["y"]), (up, e.index(0), count, other)]
+        _Quantized(kind, e.target).emit(e, a, normed, products)
 
         def gate(element: ir.Type, i: Value) -> None:
             at = e.times(i, 4)
@@ -143,21 +145,36 @@ class _Quantized:
     """The product of one quantized type.
 
     The activations of a chunk stand in one record: for each part 32 i16 that meet its even bytes and 32 for its odd
-    ones, or 64 high and 64 low bytes; for each total the 16 i32 that take the offset back; 16 float32 that the lanes
+    ones, or 64 high and 64 low bytes; for each total the 16 i32 that take the offsets back; 16 float32 that the lanes
     of the minima are multiplied with; the factors of d, which are the activations' scale and the gains of unshifted
     bytes.
     """
 
     type: QuantType
+    target: Target
 
-    def _takes_bytes(self, e: Emitter) -> bool:
+    @property
+    def _takes_bytes(self) -> bool:
         """Whether activations are two signed bytes, 256 high + low, that meet the weights' bytes as they are.
 
-        It spares their widening, where VNNI has the instruction, for three operations on each total.
+        It spares their widening, where there is an instruction, for three operations on each total. On x86, where
+        two bytes are widened at once, that is not always worth it.
         """
         kind = self.type
-        is_possible = e.target.has_avx512_vnni and not kind.signed
-        return is_possible and not kind.is_made_of_words and 2 * len(kind.totals) <= len(kind.parts)
+        if not self.target.is_x86:
+            return self.target.has_dotprod
+        is_worth_it = not kind.is_made_of_words and 2 * len(kind.totals) <= len(kind.parts)
+        return self.target.dots_bytes(kind.signed) and is_worth_it
+
+    @property
+    def _bias(self) -> int:
+        """What is taken from unsigned bytes where only signed ones can be multiplied."""
+        kind = self.type
+        return 128 if self._takes_bytes and not self.target.dots_bytes(kind.signed) else 0
+
+    @property
+    def _corrects(self) -> bool:
+        return bool(self.type.offset or self._bias)
 
     @property
     def _corrections_at(self) -> int:
@@ -165,7 +182,7 @@ class _Quantized:
 
     @property
     def _sums_at(self) -> int:
-        return self._corrections_at + (64 * len(self.type.totals) if self.type.offset else 0)
+        return self._corrections_at + (64 * len(self.type.totals) if self._corrects else 0)
 
     @property
     def _scale_at(self) -> int:
@@ -242,19 +259,20 @@ class _Quantized:
         scales = kind.scales(e, chunk)
         sums = list(totals)
         for n, parts in enumerate(kind.totals):
-            integer = (
-                e.read(vec(I32, 16), record, self._corrections_at + 64 * n) if kind.offset else const(vec(I32, 16), 0)
-            )
-            high = const(integer.type, 0)
+            high = integer = const(vec(I32, 16), 0)
+            if self._corrects:
+                integer = e.read(integer.type, record, self._corrections_at + 64 * n)
             for p in parts:
                 weights = chunk.parts[p]
-                if self._takes_bytes(e):
-                    high = e.dot_bytes(high, weights, e.read(weights.type, record, 128 * p))
-                    integer = e.dot_bytes(integer, weights, e.read(weights.type, record, 128 * p + 64))
+                if self._takes_bytes:
+                    weights = e.xor(weights, const(weights.type, self._bias)) if self._bias else weights
+                    is_signed = kind.signed or self._bias > 0
+                    high = e.dot_bytes(high, weights, e.read(weights.type, record, 128 * p), is_signed)
+                    integer = e.dot_bytes(integer, weights, e.read(weights.type, record, 128 * p + 64), is_signed)
                 else:
                     for half, wide in enumerate(kind.words(e, weights)):
                         integer = e.dot_pairs(integer, wide, e.read(words, record, 128 * p + 64 * half))
-            if self._takes_bytes(e):
+            if self._takes_bytes:
                 integer = e.add(integer, e.shl(high, const(high.type, 8)))
             lane_scales = e.take(scales, kind.parts[parts[0]].lanes)
             sums[n % len(sums)] = e.fma_(e.sitofp(integer, vec(F32, 16)), lane_scales, sums[n % len(sums)])
@@ -291,13 +309,13 @@ class _Quantized:
                 values = e.trunc(e.concat([integers(s, part.run) for s in part.starts]), vec(I16, 64))
                 halves = [e.take(values, range(half, 64, 2)) for half in range(2)]
                 for half in halves:
-                    correction = e.dot_pairs(correction, half, const(words, -kind.offset << part.shift))
-                if self._takes_bytes(e):
+                    correction = e.dot_pairs(correction, half, const(words, self._bias - (kind.offset << part.shift)))
+                if self._takes_bytes:
                     high = e.ashr(e.add(values, const(values.type, 128)), const(values.type, 8))
                     halves = [e.trunc(digit, vec(I8, 64)) for digit in (high, values)]
                 for h, half in enumerate(halves):
                     e.write(half, record, 128 * p + 64 * h)
-            if kind.offset:
+            if self._corrects:
                 e.write(correction, record, self._corrections_at + 64 * n)
         if kind.minima:
             factors = const(vec(F32, 16), 0.0)

@@ -69,7 +69,9 @@ def test_names_are_unique() -> None:
         ("x86-64-v4", "zmm", "vpdpwssd"),
         ("x86-64-v3", "vpmaddwd", "zmm"),
         ("x86-64", "pmaddwd", "ymm"),
-        ("aarch64", "smull", "sdot"),
+        ("aarch64", "smlal", "dot"),
+        ("aarch64-dotprod", "sdot", "usdot"),
+        ("aarch64-i8mm", "usdot", "\tsdot"),
     ],
 )
 def test_instructions_are_the_targets_not_the_machines(target: str, there: str, absent: str) -> None:
