@@ -115,13 +115,13 @@ class _Builder:
             self.names[step.result] = operands[0]
             return
         bias = weights.pop() if step.operation == "linear" and len(weights) > 1 else None
-        value = self._append(step.operation, (*operands, *weights), attributes, scope.note, where)
+        value = self._append(step.operation, (*operands, *weights), attributes, scope, where)
         if bias:
-            value = self._append("bias", (value, bias), {}, scope.note, where)
+            value = self._append("bias", (value, bias), {}, scope, where)
         self.names[step.result] = value
 
     def _append(
-        self, name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute], note: str, where: Line
+        self, name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute], scope: _Scope, where: Line
     ) -> Value:
         if len(self.ops) == MAX_OPS:
             raise where.error(f"more than {MAX_OPS} operations in all layers, which no model needs")
@@ -131,7 +131,8 @@ class _Builder:
             tensor = next((f"tensor {o.name!r} " for o in operands if isinstance(o, Weight)), "")
             raise where.error(f"{name}: {tensor}{error}") from None
         result = Value(str(len(self.ops)), type_)
-        self.ops.append(Op(name, operands, tuple(sorted(attributes.items())), result, note, where.number))
+        given = tuple(sorted(attributes.items()))
+        self.ops.append(Op(name, operands, given, result, scope.note, where.number, scope.layer))
         return result
 
     def _value(self, reference: Reference, scope: _Scope, where: Line) -> Value:
@@ -143,7 +144,7 @@ class _Builder:
                 raise where.error(message, reference.column)
             names = self.layers[layer]
         if reference.name == "positions" and "positions" not in names:
-            names["positions"] = self._append("positions", (self.tokens,), {}, scope.note, where)
+            names["positions"] = self._append("positions", (self.tokens,), {}, scope, where)
         if reference.name not in names:
             message = f"{reference.name!r} is read before it is set{nearest(reference.name, names)}"
             raise where.error(message, reference.column)

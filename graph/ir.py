@@ -36,8 +36,8 @@ Operand = Value | Weight
 
 @dataclass(frozen=True)
 class Op:
-    """One operation. `note` (layer and kind) and `line` of the definition, 0 where a pass made it, say where it came
-    from and mean nothing to passes."""
+    """One operation. `note` (layer and kind, for people), `line` of the definition and `layer` say where it came from;
+    the latter are 0 and None where a pass made it, and a layer is None outside of the blocks."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -45,6 +45,7 @@ class Op:
     result: Value
     note: str = ""
     line: int = field(default=0, compare=False)
+    layer: int | None = field(default=None, compare=False)
 
     def attribute(self, name: str) -> Attribute:
         """The value of an attribute that the operation's rule guarantees."""

@@ -1,6 +1,5 @@
 """A model cut short for debugging: the first layers, then what stands behind the last."""
 
-import re
 from dataclasses import dataclass, replace
 
 from ..frontend.errors import InputError
@@ -8,13 +7,13 @@ from ..graph.ir import Graph, Operand, Value
 from ..graph.model import Model
 from .dce import EliminateDeadCode
 
-_LAYER = re.compile(r"layer (\d+)\b")
-
 
 @dataclass(frozen=True)
 class FirstLayers:
-    """Before: operations carry notes of their layers. After: whatever read the last layer's output reads that of layer
-    `count - 1`, and what only later layers needed is gone. Without `epilogue` that output is the graph's result."""
+    """Before: operations know their layers, as those that the builder made do. After: whatever read the last layer's
+    output reads that of layer `count - 1`, and what only later layers needed is gone. Without `epilogue` that output is
+    the graph's result.
+    """
 
     count: int
     epilogue: bool = True
@@ -36,20 +35,15 @@ class FirstLayers:
 
 def layer_outputs(graph: Graph) -> dict[int, Value]:
     """What each layer hands on: the last of its values that an operation outside of it reads."""
-    layer_of = {op.result: _layer(op.note) for op in graph.ops}
+    layer_of = {op.result: op.layer for op in graph.ops}
     outputs: dict[int, Value] = {}
     read_outside = set(graph.results)
     for op in graph.ops:
-        read_outside |= {value for value in op.values if layer_of.get(value) != _layer(op.note)}
+        read_outside |= {value for value in op.values if layer_of.get(value) != op.layer}
     for value, layer in layer_of.items():
         if layer is not None and value in read_outside:
             outputs[layer] = value
     return outputs
-
-
-def _layer(note: str) -> int | None:
-    found = _LAYER.match(note)
-    return int(found[1]) if found else None
 
 
 def first_layers(model: Model, count: int | None) -> Model:
