@@ -127,7 +127,7 @@ def test_the_compiled_module_and_the_native_kernels_say_the_same(real_model: Pat
 
 
 def test_exact_arithmetic_agrees_with_xla(exact: Session, real_model: Path, cases: list[Case]) -> None:
-    xla = ggufc.load(real_model, backend="xla")
+    xla = ggufc.load(real_model, backend="xla", kv="f32")
     for session in (exact, xla):
         session.reset()
     prompt = cases[0].prompt
