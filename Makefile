@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 MODEL  := demo/gemma-3-270m-q4_k_m.gguf
 BUNDLE := demo/gemma
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test quick lint clean
 

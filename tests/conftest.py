@@ -17,6 +17,14 @@ settings.register_profile("ggufc", deadline=None)
 settings.load_profile("ggufc")
 
 
+LONGEST = ("test_truth.py", "test_families.py")
+"""Begun first where tests run side by side, so that no worker is left with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def real_model() -> Path:
     """Gemma 3 270M Q4_K_M (253 MB), joined once from its package into the user's cache."""
