@@ -8,6 +8,7 @@ import numpy as np
 from ..frontend.chat_template import ChatTemplates
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.tokenizer import Tokenizer
+from .sampling import log_softmax
 from .session import Session
 
 MOST_OPTIONS = 256
@@ -185,8 +186,7 @@ def _score(
     found: list[float],
 ) -> None:
     """Adds to `found` the log-probabilities of the tokens from `depth` on of the rests that agree until there."""
-    shifted = logits.astype(np.float64) - logits.max()
-    logprobs = shifted - np.log(np.exp(shifted).sum())
+    logprobs = log_softmax(logits)
     branches: dict[int, list[int]] = {}
     for n in which:
         if depth < len(rests[n]):

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, shown
 
 FIRST_SORTED = 256
 """Tokens that top-p sorts at first; few distributions need more, and sorting a whole vocabulary takes long."""
@@ -104,7 +104,7 @@ def _check(name: str, value: Any, allowed: _Range) -> None:
         sound = allowed.whole
     sound = sound and allowed.low <= value <= allowed.high
     if not sound:
-        raise InputError(f"{name} {' '.join(repr(value).split())[:80]}: wanted {allowed}")
+        raise InputError(f"{name} {shown(value)}: wanted {allowed}")
 
 
 def sample(logits: np.ndarray, sampling: Sampling, random: np.random.Generator, recent: Sequence[int] = ()) -> int:
@@ -185,3 +185,9 @@ def _nucleus(logits: np.ndarray, tokens: np.ndarray | None, top_p: float) -> np.
             end = int(reached[0]) + 1 if len(reached) else count
             return order[:end] if tokens is None else tokens[:end]
         count = min(16 * count, len(kept))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities (..., vocabulary) in float64."""
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

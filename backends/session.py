@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..frontend.chat_template import ChatTemplates
-from ..frontend.errors import InputError, UnsupportedError
+from ..frontend.errors import InputError, UnsupportedError, shown
 from ..frontend.tokenizer import Tokenizer
 from .executor import CacheSpec, Executor
 from .sampling import Sampling, sample
@@ -412,13 +412,13 @@ def _indices(name: str, given: Iterable[int]) -> list[int]:
     except TypeError:
         elements = None
     if elements is None:
-        raise InputError(f"{name} {_shown(given)}: wanted whole numbers, such as [2, 818]")
+        raise InputError(f"{name} {shown(given)}: wanted whole numbers, such as [2, 818]")
     found = []
     for element in elements:
         try:
             found.append(operator.index(element))
         except TypeError:
-            raise InputError(f"{name}: {_shown(element)} is no whole number") from None
+            raise InputError(f"{name}: {shown(element)} is no whole number") from None
     return found
 
 
@@ -429,10 +429,5 @@ def _whole(name: str, given: int) -> int:
     except TypeError:
         value = -1
     if value < 0:
-        raise InputError(f"{name} {_shown(given)}: wanted a whole number from 0")
+        raise InputError(f"{name} {shown(given)}: wanted a whole number from 0")
     return value
-
-
-def _shown(value: Any) -> str:
-    """A value in a line's part."""
-    return " ".join(repr(value).split())[:80]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, shown
 
 MOST_STOPS = 64
 
@@ -16,7 +16,7 @@ def checked_stops(given: str | Iterable[str] | None) -> tuple[str, ...]:
     stops = (given,) if isinstance(given, str) else tuple(given or ())
     for stop in stops:
         if not isinstance(stop, str) or not stop:
-            raise InputError(f"stop {' '.join(repr(stop).split())[:80]}: wanted a text that isn't empty")
+            raise InputError(f"stop {shown(stop)}: wanted a text that isn't empty")
     if len(stops) > MOST_STOPS:
         raise InputError(f"{len(stops)} stop texts; at most {MOST_STOPS} are looked for")
     return stops

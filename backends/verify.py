@@ -23,6 +23,7 @@ from .layers import EXECUTORS, Layers
 from .llama_cpp import KV, LlamaCpp
 from .load import cached_bundle, load, located, lowered
 from .machine import free_memory
+from .sampling import log_softmax
 
 TEXTS = (
     "The capital of France is Paris. It lies on the river Seine, and its oldest bridge, despite its name, is",
@@ -290,7 +291,7 @@ def compare(
 
     `fed` says what was fed; `per_text` are the positions of each text, among which `worst_position` is counted.
     """
-    p, q = _log_softmax(reference), _log_softmax(logits)
+    p, q = log_softmax(reference), log_softmax(logits)
     kl = (np.exp(p) * (p - q)).sum(-1)
     top = np.partition(p, -2, axis=-1)[:, -2:]
     same = p.argmax(-1) == q.argmax(-1)
@@ -314,9 +315,3 @@ def compare(
     )
     ok = row.max_abs <= bound.max_abs and row.mean_kl <= bound.mean_kl and row.worst_margin <= bound.margin
     return replace(row, ok=ok)
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities (..., vocabulary) in float64."""
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

@@ -15,3 +15,8 @@ class UnsupportedError(GgufcError):
     """The input is sound, but this build can't do it: an architecture or a tensor type it doesn't have."""
 
     exit_code = 3
+
+
+def shown(value: object) -> str:
+    """A value as part of a line: no break in it, and not long."""
+    return " ".join(repr(value).split())[:80]

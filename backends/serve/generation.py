@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..sampling import Sampling
+from ..sampling import Sampling, log_softmax
 from ..session import Session
 from ..stopping import StopTexts
 
@@ -106,9 +106,7 @@ def generation(asked: Asked, session: Session) -> Generator[Piece, None, None]:
 
 def _chance(token: int, logits: np.ndarray, count: int, offset: int) -> Chance:
     """The log-softmax of float32 logits (vocabulary,), in float64, at a token and the `count` likeliest ones."""
-    values = logits.astype(np.float64)
-    values -= values.max()
-    values -= np.log(np.exp(values).sum())
+    values = log_softmax(logits)
     likeliest = np.argpartition(-values, min(count, len(values) - 1))[:count] if count else ()
     top = sorted(((int(n), float(values[n])) for n in likeliest), key=lambda pair: (-pair[1], pair[0]))
     return Chance(token, float(values[token]), tuple(top), offset)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...frontend.chat_template import ChatTemplates
-from ...frontend.errors import InputError
+from ...frontend.errors import InputError, shown
 from ...frontend.tokenizer import Tokenizer
 from ..sampling import Sampling
 from ..session import Session
@@ -165,7 +165,7 @@ class Reader:
             raise RequestError(400, "dimensions: embeddings are given whole", param="dimensions")
         form = fields.get("encoding_format", "float")
         if form not in ("float", "base64"):
-            raise RequestError(400, f"encoding_format {_shown(form)}: wanted float or base64", param="encoding_format")
+            raise RequestError(400, f"encoding_format {shown(form)}: wanted float or base64", param="encoding_format")
         texts = self._texts(fields, "input", MOST_INPUTS)
         for ids in texts:
             if len(ids) > self.session.context_length:
@@ -183,9 +183,9 @@ class Reader:
         fields = {key: value for key, value in body.items() if value is not None}
         for key, neutral in NEUTRAL.items():
             if key in fields and fields[key] not in neutral:
-                raise RequestError(400, f"{key} {_shown(fields[key])}: not served here; leave it out", param=key)
+                raise RequestError(400, f"{key} {shown(fields[key])}: not served here; leave it out", param=key)
         if fields.get("model", self.name) != self.name:
-            message = f"no model {_shown(fields['model'])}; there is {self.name!r}"
+            message = f"no model {shown(fields['model'])}; there is {self.name!r}"
             raise RequestError(404, message, "model_not_found", "model")
         return fields
 
@@ -218,7 +218,7 @@ class Reader:
         texts = [self._tokenizer.encode(one) if isinstance(one, str) else one for one in given]
         for ids in texts:
             if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
-                raise RequestError(400, f"{name} {_shown(ids)}: wanted a text or token ids, one at least", param=name)
+                raise RequestError(400, f"{name} {shown(ids)}: wanted a text or token ids, one at least", param=name)
             wrong = next((token for token in ids if not 0 <= token < self.session.vocabulary), None)
             if wrong is not None:
                 message = f"{name}: token id {wrong} is outside the vocabulary, 0 to {self.session.vocabulary - 1}"
@@ -244,14 +244,14 @@ def _sampling(fields: Mapping[str, Any]) -> Sampling:
 def _stops(fields: Mapping[str, Any]) -> tuple[str, ...]:
     given = fields.get("stop")
     if given is not None and not isinstance(given, str | list):
-        raise RequestError(400, f"stop {_shown(given)}: wanted a text or a list of texts", param="stop")
+        raise RequestError(400, f"stop {shown(given)}: wanted a text or a list of texts", param="stop")
     return checked_stops(given)
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise RequestError(400, f"{name} {_shown(value)}: wanted true or false", param=name)
+        raise RequestError(400, f"{name} {shown(value)}: wanted true or false", param=name)
     return bool(value)
 
 
@@ -262,17 +262,12 @@ def _whole(fields: Mapping[str, Any], name: str, low: int, high: int | None = No
         return None
     if type(value) is not int or value < low or (high is not None and value > high):
         wanted = f"a whole number from {low}" + ("" if high is None else f" to {high}")
-        raise RequestError(400, f"{name} {_shown(value)}: wanted {wanted}", param=name)
+        raise RequestError(400, f"{name} {shown(value)}: wanted {wanted}", param=name)
     return value
 
 
 def _object(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = fields.get(name, {})
     if not isinstance(value, dict):
-        raise RequestError(400, f"{name} {_shown(value)}: wanted an object", param=name)
+        raise RequestError(400, f"{name} {shown(value)}: wanted an object", param=name)
     return value
-
-
-def _shown(value: Any) -> str:
-    """A value in a line's part."""
-    return " ".join(repr(value).split())[:80]
