@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from .frontend.errors import GgufcError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from .backends.export import export
-    from .backends.load import load
-    from .backends.session import Session
+    from .backends.bundles.export import export
+    from .backends.sessions.load import load
+    from .backends.sessions.session import Session
 
 __all__ = ["GgufcError", "InputError", "Session", "UnsupportedError", "export", "load"]
 
-_HOMES = {"Session": "session", "export": "export", "load": "load"}
+_HOMES = {"Session": "sessions.session", "export": "bundles.export", "load": "sessions.load"}
 
 
 def __getattr__(name: str) -> Any:
     """`export` needs the compiler's packages, and `load` and `Session` what a device has."""
     if name in _HOMES:
-        from .backends.extras import exporting
+        from .backends.host.extras import exporting
 
         with exporting():
             return getattr(import_module(f".backends.{_HOMES[name]}", __name__), name)

@@ -1,1 +1,1 @@
-"""Executors of a graph, the bundle that holds a compiled one, and the session that drives either."""
+"""What runs a graph, what is compiled of it, and what is done with that; `caches` and `executor` are common to all."""

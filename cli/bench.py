@@ -100,8 +100,8 @@ def bench(
         raise click.UsageError("missing argument 'MODEL'; --types alone goes without one")
     if drawing is not None and not drawing.absolute().parent.is_dir():
         raise InputError(f"{drawing}: no folder {drawing.absolute().parent} to put it in")
-    from ..backends.bench.plot import plot
-    from ..backends.bench.speed import bench as measure
+    from ..backends.reports.bench.plot import plot
+    from ..backends.reports.bench.speed import bench as measure
 
     report: dict[str, Any] = {}
     with Progress() as progress:
@@ -120,7 +120,7 @@ def bench(
                 progress=progress,
             )
         if model is not None and ops:
-            from ..backends.bench.operations import profile
+            from ..backends.reports.bench.operations import profile
 
             report["operations"] = profile(
                 model,
@@ -133,7 +133,7 @@ def bench(
                 progress=progress,
             )
         if types is not None:
-            from ..backends.bench.weight_types import bench_types
+            from ..backends.reports.bench.weight_types import bench_types
 
             chosen = () if types == EVERY_TYPE else types.lower().split(",")
             report["types"] = bench_types(chosen, threads=threads, progress=progress)

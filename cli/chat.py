@@ -32,8 +32,8 @@ from .output import print_table, printable, stream_text, tell
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..backends.chat import Chat
-    from ..backends.session import Session
+    from ..backends.sessions.chat import Chat
+    from ..backends.sessions.session import Session
     from ..frontend.chat_template import ChatTemplates
 
 MOST_SAVED = 64 << 20
@@ -84,10 +84,10 @@ def chat(
              echo "Why is the sky blue?" | ggufc chat gemma/ --temperature 0
              ggufc chat base.gguf --chat-template gemma.jinja
     """
-    from ..backends.chat import Chat
-    from ..backends.load import load
-    from ..backends.sampling import Sampling
-    from ..backends.stopping import checked_stops
+    from ..backends.sessions.chat import Chat
+    from ..backends.sessions.load import load
+    from ..backends.sessions.sampling import Sampling
+    from ..backends.sessions.stopping import checked_stops
     from ..frontend.chat_template import ChatTemplates
 
     Sampling.of(sampling)  # before the model is opened

@@ -60,9 +60,9 @@ def decide(
              ggufc decide gemma/ "What is this about?" -o sports -o politics -o science -f article.txt
              ggufc decide gemma/ "How friendly is this letter?" --rating 1-5 -f letter.txt --json
     """
-    from ..backends.decide import YES_NO, classify
-    from ..backends.decide import decide as choose
-    from ..backends.load import load
+    from ..backends.sessions.decide import YES_NO, classify
+    from ..backends.sessions.decide import decide as choose
+    from ..backends.sessions.load import load
     from ..frontend.chat_template import ChatTemplates
 
     if given and rating:

@@ -56,7 +56,7 @@ def embed(
     """
     import numpy as np
 
-    from ..backends.load import load
+    from ..backends.sessions.load import load
 
     given: list[str | list[int]] = [*map(parse_ids, prompt_ids), *_texts(texts, text_file, bool(prompt_ids))]
     if not given:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from ..backends.extras import remedy
+from ..backends.host.extras import remedy
 from ..frontend.errors import GgufcError, UnsupportedError
 from .interrupts import SIGNALLED, SIGNALS, interrupts
 

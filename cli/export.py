@@ -86,8 +86,8 @@ def export(
              ggufc export gemma.gguf -o gemma/ --target x86-64-v3 --target aarch64-linux-gnu:+dotprod
              ggufc export gemma.gguf -o int8/ --weights int8 --keep token_embd.weight
     """
-    from ..backends.export import export as write
-    from ..backends.stock_tools import commands
+    from ..backends.bundles.export import export as write
+    from ..backends.bundles.stock_tools import commands
 
     start = perf_counter()
     with Progress() as progress:

@@ -48,13 +48,13 @@ def inspect(
              ggufc inspect gemma.gguf --speed
              ggufc inspect gemma.gguf --html gemma.html
     """
-    from ..backends.bundle import writing
-    from ..backends.cores import usable_cores
-    from ..backends.executor import chosen_kv
-    from ..backends.inspect import describe, entry_graph
-    from ..backends.load import located, lowered
-    from ..backends.memory import lengths, plan, predicted_speed
-    from ..backends.page import page
+    from ..backends.bundles.bundle import writing
+    from ..backends.bundles.source import located, lowered
+    from ..backends.caches import chosen_kv
+    from ..backends.host.cores import usable_cores
+    from ..backends.reports.inspect import describe, entry_graph
+    from ..backends.reports.memory import lengths, plan, predicted_speed
+    from ..backends.reports.page import page
     from ..graph.report import outline
     from ..graph.text import print_graph
     from ..passes.first_layers import first_layers

@@ -62,9 +62,9 @@ def run(
              ggufc run gemma/ -f story.txt --temperature 0.8 --top-p 0.95 --seed 7
              echo "1, 2, 3," | ggufc run gemma/ --stop 10
     """
-    from ..backends.load import load
-    from ..backends.sampling import Sampling
-    from ..backends.stopping import StopTexts, checked_stops
+    from ..backends.sessions.load import load
+    from ..backends.sessions.sampling import Sampling
+    from ..backends.sessions.stopping import StopTexts, checked_stops
 
     Sampling.of(sampling)  # before the model is opened
     stops = StopTexts(checked_stops(stop))

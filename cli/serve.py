@@ -79,9 +79,9 @@ def serve(
     Example: ggufc serve gemma/
              ggufc serve gemma/ --port 9000 --parallel 8 --queue 200
     """
-    from ..backends.load import load
     from ..backends.serve.requests import Reader
     from ..backends.serve.server import Server, listening
+    from ..backends.sessions.load import load
     from ..frontend.chat_template import ChatTemplates
 
     listener = listening(host, port)

@@ -22,7 +22,7 @@ def status(archdefs: tuple[Path, ...], as_json: bool) -> None:
     Example: ggufc status
              ggufc status --json
     """
-    from ..backends.status import status as look
+    from ..backends.reports.status import status as look
 
     with Progress() as progress:
         found = look(archdefs, progress)

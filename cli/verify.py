@@ -14,7 +14,7 @@ from .output import print_columns, print_json, print_rows, printable, stream_tex
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..backends.verify import Row
+    from ..backends.reports.verify import Row
 
 
 @click.command(short_help="Hold MODEL's executors against each other.")
@@ -50,7 +50,7 @@ def verify(
              ggufc verify gemma/ --against llama.cpp --json
              ggufc verify gemma/ --layers
     """
-    from ..backends.verify import verify as run_checks
+    from ..backends.reports.verify import verify as run_checks
 
     with Progress() as progress:
         verdict = run_checks(

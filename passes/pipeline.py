@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ..frontend.errors import GgufcError
 from ..graph.ir import Graph, renumber
+from ..graph.model import Model
 from ..graph.verify import VerifyError, verify
 from .cse import EliminateCommonSubexpressions
 from .dce import EliminateDeadCode
@@ -81,3 +82,14 @@ ENTRIES: dict[str, Callable[[Graph, str], Graph]] = {
 def fused(graph: Graph) -> Graph:
     """An entry point with operations joined that kernels do in one go; the same values but for rounding."""
     return run(graph, FUSE)
+
+
+def entry_graphs(model: Model, kv: str, fuse: bool = True) -> dict[str, Graph]:
+    """The entry points by name: `prefill`, `decode` and `decode_greedy` of a decoder, `encode` of what gives an
+    embedding; with their operations joined where kernels do several in one, or as they are."""
+    entries: dict[str, Graph] = {}
+    if model.definition.kind == "decoder":
+        entries = {name: entry(model.graph, kv) for name, entry in ENTRIES.items()}
+    if model.embedding:
+        entries["encode"] = encode(model.embedding)
+    return {name: fused(graph) for name, graph in entries.items()} if fuse else entries

@@ -12,9 +12,9 @@ import ggufc
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ggufc.backends.export import entry_graphs
 from ggufc.backends.jax.module import portable_module
 from ggufc.graph.model import open_model
+from ggufc.passes.pipeline import entry_graphs
 
 Floats = npt.NDArray[np.float32]
 

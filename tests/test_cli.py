@@ -320,7 +320,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(bundle: Path) -> None:
     code = f"""
 import os, signal
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-import ggufc.backends.session as session
+import ggufc.backends.sessions.session as session
 feed = session.Session._feed
 def feed_and_hang_up(*words):
     os.kill(os.getpid(), signal.SIGHUP)

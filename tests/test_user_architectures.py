@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 from click.testing import CliRunner, Result
 from gguf import GGUFReader
-from ggufc.backends.bundle import read_bundle
+from ggufc.backends.bundles.bundle import read_bundle
 from ggufc.cli import main
 from ggufc.frontend.definitions import VARIABLE
 from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError

@@ -15,12 +15,13 @@ from iree.compiler import ir
 from iree.compiler.tools.binaries import find_tool
 
 from ...frontend.errors import GgufcError, InputError, UnsupportedError
+from ..host.folders import owned_folder
 from ..native.kernel import Kernel
 from ..native.objects import object_code
 from ..native.target import Target
-from ..temporary import owned_folder
 from .executables import object_name
-from .legalise import Place, legalise
+from .legalise import legalise
+from .parameters import Place
 
 FLAGS = (
     "--iree-input-type=stablehlo",

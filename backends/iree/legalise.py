@@ -11,30 +11,14 @@ import numpy as np
 from iree.compiler import ir
 
 from ...graph.types import TensorType
-from ..bundle import SCOPE
 from ..native.kernel import Kernel
 from ..native.rules import RULES
 from ..native.target import Target
 from .executables import RAW, parse_executable, target_attribute
+from .parameters import SCOPE, Place
 
 PREFIX = "ggufc."
 """What the name of an operation's composite begins with."""
-ALIGNMENT = 64
-"""What a mapped parameter's address must be a multiple of, or IREE copies it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor's bytes lie, and in which of the model's files."""
-
-    offset: int
-    nbytes: int
-    file: int = 0
-
-    @property
-    def lead(self) -> int:
-        """Bytes between the aligned address at or before the tensor and the tensor itself."""
-        return self.offset % ALIGNMENT
 
 
 @dataclass(frozen=True)

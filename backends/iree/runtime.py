@@ -10,8 +10,8 @@ import iree.runtime as rt
 import numpy as np
 
 from ...frontend.errors import InputError
-from ..bundle import SCOPE
-from ..executor import CacheSpec
+from ..caches import CacheSpec
+from .parameters import SCOPE
 
 _ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16, "q8_0": rt.HalElementType.INT_8}
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...frontend.ggml_grids import grid, levels
 from ...frontend.ggml_types import by_name
-from ..grids import grid, levels
 
 
 def _half(block: Array, at: int) -> Array:

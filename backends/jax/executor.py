@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ...graph.ir import Graph
-from ..executor import KV_TYPES, CacheSpec, cache_specs
+from ..caches import KV_TYPES, CacheSpec, cache_specs
 from .trace import weight_spec
 from .xla import XlaModule
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...graph.ir import Graph, Op
-from ..executor import KV_TYPES, CacheSpec, cache_specs
+from ..caches import KV_TYPES, CacheSpec, cache_specs
 from .launch import loaded, word
 from .program import CacheRows, Program, WeightBytes, lower
 from .target import host_target

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
+from ..host.folders import cache_directory
 from .groups import add_entry
 from .kernel import ELEMENTS, Kernel
 from .objects import fingerprint, object_code
@@ -85,7 +85,7 @@ def loaded(kernel: Kernel, target: Target) -> Loaded:
 
 def _object(kernel: Kernel, target: Target) -> bytes:
     """The kernel's object, from the disk if this very code was compiled before."""
-    path = _cache_directory() / f"{kernel.name}-{fingerprint(kernel, target)[:24]}.o"
+    path = cache_directory() / "kernels" / f"{kernel.name}-{fingerprint(kernel, target)[:24]}.o"
     try:
         return path.read_bytes()
     except OSError:
@@ -98,8 +98,3 @@ def _object(kernel: Kernel, target: Target) -> bytes:
     except OSError:
         pass  # no place to keep it: the next process compiles again
     return code
-
-
-def _cache_directory() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "ggufc" / "kernels"

@@ -10,6 +10,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
+from ...frontend import ggml_grids
 from .kernel import Kernel, build_module
 from .target import Target
 
@@ -64,7 +65,7 @@ def _sources() -> str:
     """A digest of the sources that kernels are made by."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
-    for path in sorted([*folder.rglob("*.py"), folder.parent / "grids.py"]):
+    for path in sorted([*folder.rglob("*.py"), Path(ggml_grids.__file__)]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

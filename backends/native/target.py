@@ -10,7 +10,7 @@ import llvmlite.binding as llvm
 
 from ...frontend.archdef import nearest
 from ...frontend.errors import InputError, UnsupportedError
-from ..machine import known_features
+from ..host.machine import known_features
 
 _X86_V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
 _X86_V3 = (*_X86_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")

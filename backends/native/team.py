@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from numbers import Integral
 from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Any
@@ -27,7 +26,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from ...frontend.errors import InputError
+from ..host.cores import check_threads
 from .emit import I32, I64, PTR, Emitter, Value, const
 from .groups import ENTRY, take_groups, wait
 from .target import Target, host_target
@@ -35,7 +34,6 @@ from .target import Target, host_target
 RECORD = 8
 """Words of a record: a cache line, so that the counters of two kernels never share one."""
 _ENTRY, _WORDS, _GROUPS, _STEP, _TAKEN, _DONE, _TIME = range(7)
-MOST_THREADS = 1024
 _SPINS = 4000
 """Looks at a counter before the core is given to another process: some tens of microseconds."""
 
@@ -44,12 +42,11 @@ class Team:
     """`threads` threads, the caller's own among them. One program at a time; the caller sees to that.
 
     Raises:
-        InputError: `threads` is no whole number from 1 to MOST_THREADS.
+        InputError: as `check_threads`.
     """
 
     def __init__(self, threads: int) -> None:
-        if not isinstance(threads, Integral) or not 1 <= threads <= MOST_THREADS:
-            raise InputError(f"{threads!r} threads: wanted a whole number from 1 to {MOST_THREADS}")
+        check_threads(threads)
         self._function, self._timed = (_loaded(host_target(), timed) for timed in (False, True))
         self._runs = 0
         self._inboxes: list[SimpleQueue[_Run | None]] = [SimpleQueue() for _ in range(threads - 1)]

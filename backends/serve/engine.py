@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..session import Session
+from ..sessions.session import Session
 
 Steps = Generator[Any, None, None]
 

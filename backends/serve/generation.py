@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..sampling import Sampling, log_softmax
-from ..session import Session
-from ..stopping import StopTexts
+from ..sessions.sampling import Sampling, log_softmax
+from ..sessions.session import Session
+from ..sessions.stopping import StopTexts
 
 STEP = 256
 """Most tokens of a prompt that are fed in one step, while other requests wait."""

@@ -12,9 +12,9 @@ from typing import Any
 from ...frontend.chat_template import ChatTemplates
 from ...frontend.errors import InputError, shown
 from ...frontend.tokenizer import Tokenizer
-from ..sampling import Sampling
-from ..session import Session
-from ..stopping import checked_stops
+from ..sessions.sampling import Sampling
+from ..sessions.session import Session
+from ..sessions.stopping import checked_stops
 from .generation import Asked
 
 MOST_CHOICES = 64

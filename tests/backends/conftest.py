@@ -5,12 +5,12 @@ from pathlib import Path
 
 import ggufc
 import pytest
-from ggufc.backends.bundle import Bundle, read_bundle
-from ggufc.backends.export import entry_graphs
+from ggufc.backends.bundles.bundle import Bundle, read_bundle
 from ggufc.backends.jax.module import portable_module
-from ggufc.backends.session import Session
+from ggufc.backends.sessions.session import Session
 from ggufc.graph.ir import Graph
 from ggufc.graph.model import Model, open_model
+from ggufc.passes.pipeline import entry_graphs
 
 from ..tiny_models import tiny_gemma3
 

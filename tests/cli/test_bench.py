@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ggufc.cli import main
 
-from ..backends.bench import fakes
+from ..backends.reports.bench import fakes
 from ..tiny_models import Sizes, tiny_model
 
 

@@ -1,14 +1,14 @@
 """What the grid types share: groups of weights that an index into a grid names, and bits that choose their signs.
 
-The entries of a grid are 16 bits wide (see `backends.grids`). A block is handled as 8 i64, one for each 32 weights, in
-which a multishift finds eight weights of each.
+The entries of a grid are 16 bits wide (see `frontend.ggml_grids`). A block is handled as 8 i64, one for each 32
+weights, in which a multishift finds eight weights of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...grids import grid, levels
+from ....frontend.ggml_grids import grid, levels
 from ..emit import I8, I32, I64, Emitter, Value, const, vec
 from .quant import Part, scaled, spread
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from ggufc.backends.export import export, places
+from ggufc.backends.bundles.export import export
 from ggufc.backends.iree.compile import CompileError, compile_module
+from ggufc.backends.iree.parameters import places
 from ggufc.backends.native.target import host_target
 from ggufc.frontend.errors import InputError, UnsupportedError
 
@@ -13,7 +14,7 @@ from ..conftest import TinyCase
 
 @pytest.mark.slow
 def test_the_same_module_gives_the_same_bytes(tiny_f32: TinyCase) -> None:
-    again = compile_module(tiny_f32.text, places(tiny_f32.model), host_target())
+    again = compile_module(tiny_f32.text, places(tiny_f32.model.file), host_target())
     (target,) = tiny_f32.bundle.manifest["targets"].values()
     assert again.vmfb == tiny_f32.bundle.file(target["file"]).read_bytes()
     assert {name: (p.file, p.offset, p.nbytes) for name, p in again.parameters.items()} == tiny_f32.bundle.parameters
@@ -45,7 +46,7 @@ def test_what_the_compiler_refuses_is_told_and_leaves_nothing_behind(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("ggufc.backends.iree.compile.FLAGS", ("--iree-input-type=none",))
     with pytest.raises(CompileError, match="a fault of ggufc: IREE refused the module for host: ") as refused:
-        compile_module(tiny_f32.text, places(tiny_f32.model), host_target())
+        compile_module(tiny_f32.text, places(tiny_f32.model.file), host_target())
     assert refused.value.exit_code == 70
     assert list(tmp_path.iterdir()) == []
 
@@ -53,7 +54,7 @@ def test_what_the_compiler_refuses_is_told_and_leaves_nothing_behind(
 @pytest.mark.parametrize("flag", ["--no-such-flag", "--iree-opt-level=O9"])
 def test_a_flag_that_the_compiler_refuses_is_the_users(flag: str, tiny_f32: TinyCase) -> None:
     with pytest.raises(InputError, match=flag.split("=")[0].strip("-")) as refused:
-        compile_module(tiny_f32.text, places(tiny_f32.model), host_target(), [flag])
+        compile_module(tiny_f32.text, places(tiny_f32.model.file), host_target(), [flag])
     assert refused.value.exit_code == 2
 
 

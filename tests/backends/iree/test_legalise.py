@@ -5,8 +5,8 @@
 import re
 
 import pytest
-from ggufc.backends.export import places
-from ggufc.backends.iree.legalise import ALIGNMENT, Place, legalise
+from ggufc.backends.iree.legalise import ALIGNMENT, legalise
+from ggufc.backends.iree.parameters import Place, places
 from ggufc.backends.native.target import host_target
 from iree.compiler import ir
 
@@ -18,7 +18,7 @@ class Legal:
 
     def __init__(self, case: TinyCase, shift: int = 0) -> None:
         """`shift` moves every tensor by so many bytes, as a longer header would."""
-        moved = {name: Place(place.offset + shift, place.nbytes) for name, place in places(case.model).items()}
+        moved = {name: Place(place.offset + shift, place.nbytes) for name, place in places(case.model.file).items()}
         with ir.Context(), ir.Location.unknown():
             legal = legalise(case.text, moved, host_target())
             self.text = legal.module.operation.get_asm()

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ggufc.backends.executor import cache_specs
+from ggufc.backends.caches import cache_specs
 from ggufc.backends.iree.compile import compile_module
-from ggufc.backends.iree.legalise import Place
+from ggufc.backends.iree.parameters import Place
 from ggufc.backends.iree.runtime import IreeExecutor
 from ggufc.backends.jax.module import portable_module
 from ggufc.backends.jax.trace import weight_spec

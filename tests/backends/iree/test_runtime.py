@@ -8,8 +8,8 @@ from pathlib import Path
 import ggufc
 import numpy as np
 import pytest
-from ggufc.backends import session as session_module
 from ggufc.backends.iree.runtime import IreeExecutor
+from ggufc.backends.sessions import session as session_module
 from ggufc.frontend.errors import InputError
 
 from ...oracle import kl_divergence

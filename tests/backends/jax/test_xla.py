@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ggufc.backends import session as session_module
+from ggufc.backends.sessions import session as session_module
 
 from ...oracle import Reference, dequantized_copy, kl_divergence
 from ..conftest import TinyCase

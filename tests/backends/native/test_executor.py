@@ -13,7 +13,7 @@ from ggufc.backends.jax.ops import RULES
 from ggufc.backends.jax.trace import weight_spec
 from ggufc.backends.jax.xla import XlaModule
 from ggufc.backends.native.executor import NativeExecutor
-from ggufc.backends.session import Facts, Session
+from ggufc.backends.sessions.session import Facts, Session
 from ggufc.graph.ir import Graph, Op, Operand, Value, Weight
 from ggufc.graph.model import Model, open_model
 from ggufc.graph.ops import MATRIX_READERS, OPS, make

@@ -2,7 +2,7 @@
 
 import pytest
 from ggufc import InputError, UnsupportedError
-from ggufc.backends.machine import known_features
+from ggufc.backends.host.machine import known_features
 from ggufc.backends.native.target import PRESETS, find_target, host_target
 
 

@@ -1,0 +1,260 @@
+"""The bundle: a folder with a manifest, the portable module, a compiled module per target, tokenizer, weights.
+
+Only what a device has is needed to read one. A bundle is written to a temporary place and moved into being whole.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...frontend.errors import InputError
+from ...frontend.models import MANIFEST
+from ...frontend.splits import split_name, split_paths
+from ..caches import CacheSpec
+from ..host.folders import owned_folder
+from .fingerprint import fingerprint
+from .manifest import fault
+
+FORMAT = 2
+MODULE, PORTABLE = "model.mlir", "model.mlirbc"
+"""The portable module as text, and as StableHLO's versioned artifact."""
+EMITTED = ("mlir", "mlirbc", "vmfb")
+"""What an export may write: these two, and a compiled module for each target."""
+UNFINISHED = ".ggufc-export-"
+"""With what the names of folders begin in which a bundle is made; one that a killed process left goes at the next."""
+WEIGHTS = "model"
+"""Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
+ARCHIVE, METADATA = "model.irpa", "metadata.gguf"
+"""In the place of these, all tensors in an IREE parameter archive, and the keys of the GGUF in one without tensors."""
+ENCODINGS = ("gguf", "irpa", "f32", "bf16", "int8")
+"""How the weights lie: in the GGUF, as they are or encoded anew in an archive."""
+MOST_BYTES = 64 << 20
+"""Of a manifest: a megabyte holds some thousand tensors."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on disk, its manifest read and checked."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def caches(self) -> tuple[CacheSpec, ...]:
+        """The caches of prefill and decode."""
+        return tuple(
+            CacheSpec(c["name"], c["dtype"], tuple(c["row"]), c["window"], c["rows"]) for c in self.manifest["caches"]
+        )
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, int, int]]:
+        """For each parameter of the compiled modules: which file of the weights, offset and number of its bytes."""
+        return {name: (file, offset, length) for name, (file, offset, length) in self.manifest["parameters"].items()}
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether the weights lie in an archive, and not in the GGUF."""
+        return self.manifest.get("encoding", ENCODINGS[0]) != ENCODINGS[0]
+
+    @property
+    def weight_files(self) -> list[str]:
+        """The names in the bundle of the files with the weights."""
+        return [ARCHIVE] if self.has_archive else weight_names(len(self.manifest["weights"]))
+
+    def file(self, name: str) -> Path:
+        """A file of the bundle, after checking that it is whole.
+
+        Raises:
+            InputError: it is missing, or not what the manifest says.
+        """
+        path = self.path / name
+        wanted = self.manifest["files"].get(name)
+        if wanted is None or Path(name).name != name:
+            there = ", ".join(self.manifest["files"])
+            raise InputError(f"{self.path}: the bundle has no {name}; it has {there}; export the model again")
+        try:
+            size, found = path.stat().st_size, sha256(path)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; export the model again") from None
+        if damage := _difference(size, wanted["size"], "content", found, wanted["sha256"]):
+            raise InputError(f"{path}: not the file that was exported: {damage}; export the model again")
+        return path
+
+    def weights(self, elsewhere: Path | None = None) -> tuple[Path, ...]:
+        """The files with the weights, after checking that they are those that were exported.
+
+        Args:
+            elsewhere: the first of them, where the bundle's own links are broken.
+
+        Raises:
+            InputError: one is gone, or another file.
+        """
+        wanted = self.manifest["weights"]
+        paths = split_paths(elsewhere or self.path / self.weight_files[0], len(wanted))
+        if len(paths) != len(wanted):
+            raise InputError(f"{elsewhere}: wanted the first of {len(wanted)} files, such as {wanted[0]['name']}")
+        for n, path in enumerate(paths):
+            self._check_weights(path, n)
+        return paths
+
+    def _check_weights(self, path: Path, number: int) -> None:
+        wanted = self.manifest["weights"][number]
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                header = hashlib.sha256(file.read(wanted["header_bytes"])).hexdigest()
+        except OSError as error:
+            target = f" (a link to {path.readlink()})" if path.is_symlink() else ""
+            raise InputError(
+                f"{path}{target}: {error.strerror}; give the place of {wanted['name']} with --weights-file FILE, or as "
+                "weights= in Python"
+            ) from None
+        damage = _difference(size, wanted["size"], "header", header, wanted["header_sha256"])
+        if not damage and "fingerprint" in wanted:
+            tensors = [t for t in self.manifest["tensors"].values() if t["file"] == number]
+            found = fingerprint(path, [(t["offset"], t["nbytes"]) for t in tensors])
+            damage = _difference(size, size, "sample of its tensors", found, wanted["fingerprint"])
+        if damage:
+            raise InputError(f"{path}: not the file that was exported: {damage}; export this one")
+
+
+def _difference(size: int, wanted_size: int, what: str, sha256: str, wanted_sha256: str) -> str:
+    """Where a file differs from what was exported, in words: in its size, else in its content; empty: in neither."""
+    if size != wanted_size:
+        return f"{size} bytes, wanted {wanted_size}"
+    if sha256 != wanted_sha256:
+        return f"as long, but the {what} has sha256 {sha256[:12]}, wanted {wanted_sha256[:12]}"
+    return ""
+
+
+def weight_names(count: int) -> list[str]:
+    """What the files of a GGUF are called in a bundle."""
+    return [split_name(WEIGHTS, number, count) for number in range(1, count + 1)]
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Reads a bundle's manifest.
+
+    Raises:
+        InputError: there is none, it is damaged, or of a format that this version doesn't read.
+    """
+    try:
+        status = (path / MANIFEST).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            raise InputError(f"{path / MANIFEST}: no file of up to {MOST_BYTES} bytes, as a manifest is")
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: no bundle: {MANIFEST}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path / MANIFEST}: damaged, no JSON; export the model again") from None
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise InputError(f"{path / MANIFEST}: format {found!r}, this version reads {FORMAT}; export the model again")
+    damage = fault(manifest)
+    if damage:
+        raise InputError(f"{path / MANIFEST}: damaged: {damage}; export the model again")
+    return Bundle(path, manifest)
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Writes the manifest, with size and sha256 of every other file in the folder but the weights."""
+    files = {
+        str(p.relative_to(folder)): {"size": p.stat().st_size, "sha256": sha256(p)}
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and (p.suffix not in (".gguf", ".irpa") or p.name == METADATA)
+    }
+    text = json.dumps({"format": FORMAT, **manifest, "files": files}, indent=1, ensure_ascii=True)
+    (folder / MANIFEST).write_text(text + "\n", "utf-8")
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that becomes `path` when the block ends well, and vanishes when it doesn't.
+
+    A bundle that stands at `path` is replaced in one step; it stays whole until then. Errors of the block are its own:
+    what it writes into the folder, it writes under `writing`.
+
+    Raises:
+        InputError: `path` holds something else than a bundle, or can't be written.
+    """
+    path = Path(os.path.realpath(path))
+    _check_replaceable(path)
+    with ExitStack() as stack:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(owned_folder(path.parent, UNFINISHED))
+            aside = folder / "bundle"
+            aside.mkdir()
+        yield aside
+        with writing(path):
+            _move_into_being(aside, path)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Nothing is replaced but an empty folder, and a bundle with nothing of the user's own in it."""
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir():
+        raise InputError(f"{path}: exists and is no folder; choose another place")
+    if path == Path(os.path.realpath(Path.cwd())):
+        raise InputError(f"{path}: is the current directory, which can't be replaced; choose another place")
+    found = {entry.name for entry in path.iterdir()}
+    if not found:
+        return
+    try:
+        bundle = read_bundle(path)
+        known = {MANIFEST, *bundle.weight_files, *bundle.manifest["files"]}
+    except InputError as error:
+        raise InputError(f"{path}: exists, and is no whole bundle ({error}); choose another place") from None
+    if strangers := sorted(found - known):
+        raise InputError(f"{path}: holds {strangers[0]!r}, which is none of the bundle's; ggufc would delete it")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns the system's errors in the block into one that says that `path` can't be written.
+
+    Raises:
+        InputError: with the system's reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: can't be written: {error.strerror or error}") from None
+
+
+def _move_into_being(temporary: Path, path: Path) -> None:
+    """Puts a folder in the place of another, which is then in the temporary one's, or beside it."""
+    for file in temporary.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+    if not path.exists():
+        temporary.rename(path)
+    elif not _exchange(temporary, path):
+        # no atomic exchange on this system: the old one stands aside for the moment between two renames
+        path.rename(temporary.with_suffix(".old"))
+        temporary.rename(path)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swaps two folders in one step (Linux renameat2 with RENAME_EXCHANGE); False where that can't be done."""
+    with contextlib.suppress(AttributeError, OSError):
+        at_cwd, exchange = -100, 2
+        libc = ctypes.CDLL(None, use_errno=True)
+        return libc.renameat2(at_cwd, os.fsencode(a), at_cwd, os.fsencode(b), exchange) == 0
+    return False

@@ -1,0 +1,100 @@
+"""A bundle held against its own manifest, part by part; nothing is run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...frontend.errors import GgufcError, InputError
+from ...passes.pipeline import entry_graphs
+from ..iree.parameters import ALIGNMENT
+from .bundle import Bundle
+from .export import entries_of
+from .source import lowered
+
+
+@dataclass(frozen=True)
+class Check:
+    """One part of a bundle: whether it is what the manifest says, and if not in what it differs."""
+
+    what: str
+    ok: bool
+    said: str = ""
+
+
+def check_bundle(bundle: Bundle, weights: Path | None = None) -> tuple[Check, ...]:
+    """Checks every part of a bundle.
+
+    The files by size and sha256; the weights by size, by the sha256 of their header and of a sample of every tensor;
+    the definition by its own sha256; and the tensors, parameters, caches and entry points by those that the definition
+    makes of the weights' header. What builds on a part that failed isn't looked at.
+
+    Args:
+        bundle: the bundle.
+        weights: the first file of its weights, where its link to them is broken.
+    """
+    return tuple(_checks(bundle, weights))
+
+
+def _checks(bundle: Bundle, weights: Path | None) -> Iterator[Check]:
+    files = [_check(name, partial(bundle.file, name)) for name in bundle.manifest["files"]]
+    yield from files
+    names = ", ".join(file["name"] for file in bundle.manifest["weights"])
+    held = _check(names, lambda: bundle.weights(weights))
+    yield held
+    if not held.ok or not all(check.ok for check in files):
+        return
+    yield _check("contents", lambda: _check_contents(bundle, bundle.weights(weights)[0]))
+
+
+def _check(what: str, look: Callable[[], object]) -> Check:
+    try:
+        look()
+    except GgufcError as error:
+        return Check(what, False, str(error))
+    return Check(what, True)
+
+
+def _check_contents(bundle: Bundle, file: Path) -> None:
+    """Compares what the manifest repeats of the weights and of the definition with both.
+
+    Raises:
+        InputError: a part is another one.
+        UnsupportedError: the bundle was made by a version that could do more.
+    """
+    model, manifest = lowered(bundle, file), bundle.manifest
+    tensors = {
+        name: {"type": t.type.name, "shape": list(t.shape), "file": t.part, "offset": t.offset, "nbytes": t.nbytes}
+        for name, t in model.file.tensors.items()
+    }
+    wanted = {
+        "tensors": tensors,
+        "parameters": {name: _range(given, tensors.get(name)) for name, given in manifest["parameters"].items()},
+        "entries": entries_of(entry_graphs(model, manifest["kv"])),
+        "vocabulary": model.vocabulary,
+        "context_length": model.context_length,
+    }
+    for key, value in wanted.items():
+        if manifest[key] != value:
+            raise InputError(f"{bundle.path}: the manifest's {key} {_first_other(manifest[key], value)}")
+
+
+def _range(given: list[int], tensor: dict[str, Any] | None) -> list[int] | None:
+    """What a parameter's range must be: its tensor's, from no more than an alignment before it on."""
+    if tensor is None:
+        return None
+    file, begin, length = given
+    before = tensor["offset"] - begin
+    wanted = [tensor["file"], tensor["offset"], tensor["nbytes"]]
+    return given if 0 <= before < ALIGNMENT and [file, begin + before, length - before] == wanted else wanted
+
+
+def _first_other(found: object, wanted: object) -> str:
+    """Where two values of a manifest differ, in words."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        key = next(k for k in [*found, *wanted] if found.get(k) != wanted.get(k))
+        if key not in found or key not in wanted:
+            return f"{'lack' if key in wanted else 'have'} {key!r}, other than what the model gives"
+        return f"{key!r}: {_first_other(found[key], wanted[key])}"
+    return f"{found!r}, the model gives {wanted!r}"

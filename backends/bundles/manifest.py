@@ -1,0 +1,172 @@
+"""What a bundle's manifest must hold, checked before any of it is believed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..caches import KV_TYPES
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A whole number within bounds, both included."""
+
+    low: int = 0
+    high: int = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class _List:
+    """A list of any length from `least` on."""
+
+    item: Any
+    least: int = 0
+
+
+@dataclass(frozen=True)
+class _Map:
+    """An object with any keys, `least` of them or more."""
+
+    item: Any
+    least: int = 0
+
+
+@dataclass(frozen=True)
+class _Maybe:
+    """The value of a key that may be missing."""
+
+    shape: Any
+
+
+_SIZE = _Whole(1, 2**31 - 1)
+_DTYPE = frozenset(KV_TYPES)
+_SHAPE: dict[str, Any] = {
+    "architecture": {"name": str, "sha256": str},
+    "kv": _DTYPE,
+    "context_length": _SIZE,
+    "layers": _Maybe(_SIZE),
+    "vocabulary": _SIZE,
+    "caches": _List(
+        {
+            "name": str,
+            "dtype": _DTYPE,
+            "row": _List(_SIZE, 1),
+            "window": _Whole(0, 2**31 - 1),
+            "rows": _Whole(0, 2**31 - 1),
+        }
+    ),
+    "entries": _Map(
+        {
+            "arguments": _List({"name": str, "type": str, "shape": list}),
+            "results": _List({"shape": _List(object, 1)}, 1),
+        },
+        1,
+    ),
+    "labels": _Maybe(_List(str)),
+    "files": _Map({"size": _Whole(), "sha256": str}),
+    "parameters": _Map((_Whole(), _Whole(), _Whole())),
+    "targets": _Map(
+        {
+            "file": _Maybe(str),
+            "triple": str,
+            "features": _List(str),
+            "library": _Maybe({"module": str, "object": str, "header": str}),
+        },
+        1,
+    ),
+    "chat": {"templates": _Map(str), "missing": str},
+    "tokenizer": {
+        "stop_tokens": _List(_Whole(0, 2**31 - 1)),
+        "notes": _Maybe(_List(str)),
+        "missing": _Maybe(str),
+    },
+    "encoding": _Maybe(str),
+    "tensors": _Map({"type": str, "shape": _List(_Whole(1)), "file": _Whole(), "offset": _Whole(), "nbytes": _Whole()}),
+    "weights": _List(
+        {
+            "file": _Maybe(str),
+            "name": str,
+            "size": _Whole(),
+            "header_bytes": _Whole(),
+            "header_sha256": str,
+            "fingerprint": _Maybe(str),
+        },
+        1,
+    ),
+}
+"""Types stand for themselves, a set for one of its members, a tuple for a list of just these items."""
+
+
+def fault(manifest: Any) -> str | None:
+    """The first place where a manifest isn't what it must be, in words; None for a sound one."""
+    return _fault(manifest, _SHAPE, "the manifest") or _out_of_file(manifest) or _other_caches(manifest)
+
+
+def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
+    """The first range of bytes that the weights don't have."""
+    sizes = [file["size"] for file in manifest["weights"]]
+    ranges = {f"parameters[{name!r}]": place for name, place in manifest["parameters"].items()}
+    ranges |= {f"tensors[{name!r}]": (t["file"], t["offset"], t["nbytes"]) for name, t in manifest["tensors"].items()}
+    ranges |= {f"weights[{n}].header_bytes": (n, 0, file["header_bytes"]) for n, file in enumerate(manifest["weights"])}
+    for where, (file, offset, length) in ranges.items():
+        if file >= len(sizes):
+            return f"the manifest.{where} lies in file {file}, the weights are {len(sizes)} files from 0 on"
+        if offset + length > sizes[file]:
+            return f"the manifest.{where} ends at byte {offset + length}, the weights have {sizes[file]}"
+    return None
+
+
+def _other_caches(manifest: Mapping[str, Any]) -> str | None:
+    """The first cache that isn't the argument of every entry point of a decoder that it must be."""
+    for name in manifest["entries"].keys() - {"encode"}:
+        arguments = manifest["entries"][name]["arguments"][2:]
+        if len(arguments) != len(manifest["caches"]):
+            return f"the manifest has {len(manifest['caches'])} caches, and {name} takes {len(arguments)}"
+        for cache, argument in zip(manifest["caches"], arguments, strict=True):
+            rows = cache["rows"] or (f"S{cache['window']}" if cache["window"] else "S")
+            wanted = {"name": cache["name"], "type": cache["dtype"], "shape": [rows, *cache["row"]]}
+            if argument != wanted:
+                return f"the manifest's cache {cache['name']!r} is not the argument {argument['name']!r} of {name}"
+    return None
+
+
+def _fault(value: Any, shape: Any, where: str) -> str | None:
+    inner: list[tuple[Any, Any, str]] = []
+    match shape:
+        case _Whole(low, high):
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                return f"{where} is {_short(value)}, wanted a whole number from {low} to {high}"
+        case frozenset():
+            if not isinstance(value, str) or value not in shape:
+                return f"{where} is {_short(value)}, wanted {' or '.join(sorted(shape))}"
+        case type():
+            if not isinstance(value, shape):
+                return f"{where} is {_short(value)}, wanted {shape.__name__}"
+        case tuple():
+            if not isinstance(value, list) or len(value) != len(shape):
+                return f"{where} is {_short(value)}, wanted {len(shape)} numbers"
+            inner = [(item, wanted, f"{where}[{n}]") for n, (item, wanted) in enumerate(zip(value, shape, strict=True))]
+        case _List(item, least):
+            if not isinstance(value, list) or len(value) < least:
+                return f"{where} is {_short(value)}, wanted a list of {least} or more"
+            inner = [(element, item, f"{where}[{n}]") for n, element in enumerate(value)]
+        case _Map(item, least):
+            if not isinstance(value, dict) or len(value) < least:
+                return f"{where} is {_short(value)}, wanted an object of {least} or more"
+            inner = [(element, item, f"{where}[{key!r}]") for key, element in value.items()]
+        case _Maybe(shape=wanted):
+            return _fault(value, wanted, where)
+        case dict():
+            if not isinstance(value, dict):
+                return f"{where} is {_short(value)}, wanted an object"
+            for key, wanted in shape.items():
+                if key in value:
+                    inner.append((value[key], wanted, f"{where}.{key}"))
+                elif not isinstance(wanted, _Maybe):
+                    return f"{where} has no {key}"
+    return next((found for item in inner if (found := _fault(*item))), None)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

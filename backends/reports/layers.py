@@ -1,0 +1,121 @@
+"""Where in a model two executors part: the first layer after which the stream of values differs.
+
+A module gives logits alone, so each executor runs the model cut short behind a layer. The layer is found by halving:
+a difference that arose in one layer is taken to be there after every later one too.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...graph.ir import Graph
+from ...graph.model import Model
+from ...passes import pipeline
+from ...passes.first_layers import FirstLayers
+from ..executor import Executor
+
+KV = "f32"
+"""The type of caches for all executors, so that it makes no difference."""
+
+
+def _exact(model: Model, graph: Graph, threads: int) -> Executor:
+    from ..native.executor import NativeExecutor
+
+    return NativeExecutor({graph.name: graph}, model.file.tensor_bytes, threads, exact=True)
+
+
+def _native(model: Model, graph: Graph, threads: int) -> Executor:
+    from ..native.executor import NativeExecutor
+
+    return NativeExecutor({graph.name: pipeline.fused(graph)}, model.file.tensor_bytes, threads, exact=False)
+
+
+def _xla(model: Model, graph: Graph, threads: int) -> Executor:
+    from ..jax.executor import XlaExecutor
+    from ..jax.module import portable_module
+
+    return XlaExecutor(portable_module([graph]), {graph.name: graph}, model.file.tensor_bytes)
+
+
+def _iree(model: Model, graph: Graph, threads: int) -> Executor:
+    from ..caches import cache_specs
+    from ..iree.compile import compile_module
+    from ..iree.parameters import places
+    from ..iree.runtime import IreeExecutor
+    from ..jax.module import portable_module
+    from ..native.target import host_target
+
+    fused = pipeline.fused(graph)
+    compiled = compile_module(portable_module([fused]), places(model.file), host_target())
+    weights = [part.path for part in model.file.parts]
+    parameters = {name: (place.file, place.offset, place.nbytes) for name, place in compiled.parameters.items()}
+    with tempfile.NamedTemporaryFile(suffix=".vmfb") as file:
+        file.write(compiled.vmfb)
+        file.flush()
+        path, caches = Path(file.name), cache_specs({fused.name: fused})
+        return IreeExecutor(path, weights, parameters, caches, (fused.name,), threads)
+
+
+EXECUTORS: dict[str, Callable[[Model, Graph, int], Executor]] = {
+    "native exact": _exact,
+    "native": _native,
+    "iree": _iree,
+    "xla": _xla,
+}
+"""By the names of `verify`: an executor of one entry point of a model, made with so many threads."""
+
+
+class Layers:
+    """Streams of a model behind each of its layers, computed when they are first wanted.
+
+    Args:
+        model: a decoder.
+        prompts: token ids; each is run through `prefill`, and its last row is looked at.
+        threads: workers.
+        progress: told of each run.
+    """
+
+    def __init__(
+        self, model: Model, prompts: Sequence[Sequence[int]], threads: int, progress: Callable[[str], None]
+    ) -> None:
+        self._model, self._prompts, self._threads, self._progress = model, prompts, threads, progress
+        self._streams: dict[tuple[str, int], np.ndarray] = {}
+        self.count = len(model.hyperparameters.layers)
+
+    def stream(self, executor: str, count: int) -> np.ndarray:
+        """What an executor has behind the first `count` layers: float32 (prompts, width)."""
+        if (executor, count) not in self._streams:
+            self._progress(f"running {executor} over {count} layers")
+            graph = pipeline.prefill(FirstLayers(count, epilogue=False)(self._model.graph), KV)
+            made = EXECUTORS[executor](self._model, graph, self._threads)
+            self._streams[executor, count] = np.stack([_last_row(made, prompt) for prompt in self._prompts])
+        return self._streams[executor, count]
+
+    def difference(self, executor: str, against: str, count: int) -> float:
+        """How far two streams behind `count` layers are apart, as a part of the second one's length; the most of any
+        prompt."""
+        wanted, found = (self.stream(name, count).astype(np.float64) for name in (against, executor))
+        apart = np.linalg.norm(found - wanted, axis=-1) / np.maximum(np.linalg.norm(wanted, axis=-1), 1e-30)
+        return float(np.nan_to_num(apart, nan=np.inf).max())
+
+    def first_difference(self, executor: str, against: str, most: float) -> int | None:
+        """The first layer, from 0, behind which two executors are further apart than `most`; None where none is."""
+        if self.difference(executor, against, self.count) <= most:
+            return None
+        low, high = 0, self.count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.difference(executor, against, middle) > most:
+                high = middle
+            else:
+                low = middle
+        return low
+
+
+def _last_row(executor: Executor, prompt: Sequence[int]) -> np.ndarray:
+    tokens = np.asarray(prompt, np.int32)
+    rows = [spec.rows or len(tokens) for spec in executor.caches]
+    buffers = [executor.allocate(spec, count) for spec, count in zip(executor.caches, rows, strict=True)]
+    return executor.run("prefill", tokens, 0, buffers, rows).copy()

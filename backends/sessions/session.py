@@ -1,0 +1,434 @@
+"""A conversation with a model: position, caches, chunks of the prompt; the same over every executor."""
+
+import operator
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from ...frontend.chat_template import ChatTemplates
+from ...frontend.errors import InputError, UnsupportedError, shown
+from ...frontend.tokenizer import Tokenizer
+from ..caches import CacheSpec
+from ..executor import Executor
+from .sampling import Sampling, sample
+from .stopping import StopTexts, checked_stops
+
+CHUNK = 512
+"""Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
+FIRST_ROWS = 256
+"""Rows of a cache at first; it doubles when it is full."""
+SPARE_ROWS = 128
+"""Rows that a cache has beyond what it was grown for, so that the first tokens after a prompt don't wait for memory."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a session must know of its model.
+
+    Attributes:
+        context_length: most positions.
+        vocabulary: number of token ids.
+        entries: names of the entry points.
+        pooled: whether an embedding is one row for all tokens.
+        labels: of a classifier or reranker, what the numbers of its head stand for.
+        target: the name of the target that its code was compiled for; empty where it wasn't for one.
+    """
+
+    context_length: int
+    vocabulary: int
+    entries: frozenset[str]
+    pooled: bool
+    labels: tuple[str, ...] = ()
+    target: str = ""
+
+
+class Session:
+    """Explicit state over a model: nothing is kept anywhere else, so `reset` gives what a new session would.
+
+    A session is for one thread and one generation at a time: a generation whose session was fed, reset or taken back
+    by anybody else ends with an InputError, and so does the call of a thread that comes while another one's lasts.
+    Sessions that `new` made share the model; each may have a thread of its own, and their steps take turns.
+
+    Attributes:
+        context_length: most positions.
+        vocabulary: number of token ids.
+        tokens: the ids fed so far, one for each position.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        facts: Facts,
+        tokenizer: Callable[[], Tokenizer],
+        chat_templates: Callable[[], ChatTemplates] = lambda: ChatTemplates({}, "this session has no chat template"),
+    ) -> None:
+        self.executor = executor
+        self.facts = facts
+        self.context_length = facts.context_length
+        self.vocabulary = facts.vocabulary
+        self._make_tokenizer = tokenizer
+        self._make_chat_templates = chat_templates
+        self.tokens: list[int] = []
+        self._turn = RLock()
+        self._process = os.getpid()
+        self._changes = 0  # of `tokens`, by which a generation knows that nobody else fed the session
+        self._reset_caches()
+
+    def new(self) -> "Session":
+        """Another session over the same loaded model, at its start.
+
+        Weights, code and tokenizer are there once; all that it adds are its own caches.
+        """
+        made = Session(self.executor, self.facts, self._make_tokenizer, self._make_chat_templates)
+        made._process = self._process
+        return made
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, made when it is first wanted.
+
+        Raises:
+            UnsupportedError: the model has none that this version knows; it still runs on token ids.
+        """
+        return self._make_tokenizer()
+
+    @cached_property
+    def chat_templates(self) -> ChatTemplates:
+        """The model's chat templates, read when they are first wanted; there may be none."""
+        return self._make_chat_templates()
+
+    @property
+    def position(self) -> int:
+        """The position of the next token: the number of tokens fed so far."""
+        return len(self.tokens)
+
+    def prefill(self, ids: Iterable[int]) -> np.ndarray:
+        """Feeds tokens, any number at any position.
+
+        Args:
+            ids: one or more token ids, whole numbers of any kind.
+
+        Returns:
+            float32 (vocabulary,), the logits after the last of them.
+
+        Raises:
+            InputError: no ids, one that is no whole number or outside the vocabulary, or more than the context holds;
+                nothing was fed then.
+        """
+        self._need("prefill")
+        return self._prefill(self._ids(ids, self.position))
+
+    def _prefill(self, ids: list[int]) -> np.ndarray:
+        logits = np.empty(0, np.float32)
+        for start in range(0, len(ids), CHUNK):
+            logits = self._feed("prefill", ids[start : start + CHUNK])
+        return logits
+
+    def decode(self, token: int) -> np.ndarray:
+        """Feeds one token, through kernels made for one; otherwise as `prefill`."""
+        self._need("decode")
+        return self._feed("decode", self._ids([token], self.position))
+
+    def decode_greedy(self, token: int) -> int:
+        """Feeds one token and gives the likeliest next one; logits leave the model only where it has no entry point for
+        that."""
+        if "decode_greedy" not in self.facts.entries:
+            return int(self.decode(token).argmax())
+        return int(self._feed("decode_greedy", self._ids([token], self.position))[0])
+
+    def reset(self) -> None:
+        """Forgets everything: the session is as new."""
+        with self._alone():
+            self.tokens.clear()
+            self._changes += 1
+            self._reset_caches()
+
+    def rewind(self, count: int) -> None:
+        """Forgets the last `count` tokens, as if they had never been fed.
+
+        A sliding window's ring may have overwritten what the earlier position still sees, and the state of a
+        convolution always has; then the tokens that stay are fed again, which takes the time of a prefill.
+
+        Raises:
+            InputError: `count` is negative or more than were fed.
+        """
+        count = _whole("count", count)
+        if count > len(self.tokens):
+            raise InputError(f"can't rewind {count} tokens: {len(self.tokens)} were fed")
+        with self._alone():
+            kept = self.tokens[: len(self.tokens) - count]
+            if not count or all(self._remembers(spec, rows, len(kept)) for spec, rows in self._layout()):
+                self.tokens = kept
+                self._changes += 1
+                return
+            self.reset()
+            if kept:
+                self._prefill(kept)
+
+    def embed(self, text: str | Iterable[int]) -> np.ndarray:
+        """The embedding of a text, which leaves the session's position as it is.
+
+        Args:
+            text: a text, which gets the model's special tokens, or its token ids with them.
+
+        Returns:
+            float32 (dim,) where the model pools, else (tokens, dim); not normalised.
+
+        Raises:
+            InputError: as `prefill`, for a session at its start.
+            UnsupportedError: the model gives no embeddings.
+        """
+        if self.facts.labels:
+            raise UnsupportedError("the model is a classifier: it gives scores of labels, no embeddings")
+        return self._encode(text)
+
+    def classify(self, text: str | Iterable[int]) -> np.ndarray:
+        """The scores of a classifier or reranker for a text, which leaves the session's position as it is.
+
+        Args:
+            text: a text, which gets the model's special tokens, or its token ids with them.
+
+        Returns:
+            float32 (labels,), what comes out of the head: no probabilities yet.
+
+        Raises:
+            InputError: as `embed`.
+            UnsupportedError: the model has no such head.
+        """
+        if not self.facts.labels:
+            raise UnsupportedError("the model has no classifier's head")
+        return self._encode(text)
+
+    def _encode(self, text: str | Iterable[int]) -> np.ndarray:
+        self._need("encode")
+        self._check_process()
+        ids = self.tokenizer.encode(text) if isinstance(text, str) else text
+        rows = self.executor.encode(np.asarray(self._ids(ids, 0), np.int32))
+        return rows[0] if self.facts.pooled else rows
+
+    def generate(
+        self, prompt: str | Iterable[int], *, max_tokens: int = 128, stop: str | Iterable[str] = (), **settings: Any
+    ) -> Iterator[str]:
+        """Feeds a prompt and yields the continuation piece by piece, never a part of a character.
+
+        Args:
+            prompt: text, tokenized with the model's special tokens (BOS only at the start of a session), or ids.
+            max_tokens: most tokens to generate; the context's end and a stop token end it earlier.
+            stop: a text or texts that end it; what comes before the first one is yielded, and nothing of it.
+            settings: how tokens are chosen, by the names of `Sampling`: temperature, top_k, top_p, min_p,
+                repeat_penalty, repeat_last_n, seed. None takes the likeliest token each time.
+
+        Raises:
+            InputError: as `prefill`, or an argument out of its range, at the call, when nothing was fed; and from the
+                iterator where the session was changed by somebody else meanwhile.
+        """
+        if isinstance(prompt, str):
+            prompt = self.tokenizer.encode(prompt, add_special=self.position == 0)
+        stops = StopTexts(checked_stops(stop))
+        return self._pieces(self.generate_ids(prompt, max_tokens=max_tokens, **settings), stops)
+
+    def _pieces(self, tokens: Iterable[int], stops: StopTexts) -> Iterator[str]:
+        stream = self.tokenizer.stream()
+        for token in tokens:
+            piece = stops.push(stream.push(token))
+            if piece:
+                yield piece
+            if stops.found:
+                return
+        rest = stops.push(stream.flush()) + stops.flush()
+        if rest:
+            yield rest
+
+    def generate_ids(
+        self,
+        prompt: Iterable[int],
+        *,
+        max_tokens: int = 128,
+        stop: Iterable[int] | None = None,
+        watch: Callable[[int, np.ndarray], None] | None = None,
+        **settings: Any,
+    ) -> Generator[int, None, str]:
+        """As `generate`, in token ids; `stop` are those that end it (None: the tokenizer's), and are not yielded.
+
+        Every token that is yielded has a position in the context, so a prompt that fills it gives none. `watch` is told
+        of each before it is yielded, with the logits (vocabulary,) that it was chosen from, before any setting.
+
+        Returns:
+            Why it ended (a generator's return value): `eos` for a stop token, `length` for `max_tokens`, `context`.
+        """
+        self._need("prefill")
+        self._need("decode")
+        ids = self._ids(prompt, self.position)
+        ends = frozenset(self.tokenizer.eog_ids if stop is None else _indices("stop", stop))
+        count, sampling = _whole("max_tokens", max_tokens), Sampling.of(settings)
+        return self._continuation(ids, count, sampling, ends, watch, self._changes)
+
+    def _continuation(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: Sampling,
+        ends: frozenset[int],
+        watch: Callable[[int, np.ndarray], None] | None,
+        changes: int,
+    ) -> Generator[int, None, str]:
+        """What `generate_ids` gives, of arguments that were checked when the session had seen so many changes."""
+        self._expect(changes)
+        random = sampling.random()
+        logits = self._prefill(prompt)
+        room = self.context_length - self.position
+        count = min(max_tokens, room)
+        greedy = sampling.is_greedy and watch is None and "decode_greedy" in self.facts.entries
+        entry = "decode_greedy" if greedy else "decode"
+        for n in range(count):
+            # what the greedy entry point gives is the choice already
+            token = int(logits[0]) if n and entry != "decode" else sample(logits, sampling, random, self.tokens)
+            if token in ends:
+                return "eos"
+            if watch:
+                watch(token, logits)
+            changes = self._changes
+            yield token
+            self._expect(changes)
+            if n + 1 < count:
+                logits = self._feed(entry, [token])
+        return "length" if max_tokens <= room else "context"
+
+    def _expect(self, changes: int) -> None:
+        if changes != self._changes:
+            raise InputError(
+                f"the session was changed during a generation and is at position {self.position} now; run one "
+                "generation at a time, or each in a session of its own"
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Around what changes the session: no other thread may be at it."""
+        self._check_process()
+        if not self._turn.acquire(blocking=False):
+            raise InputError("the session is in use by another thread; give each thread its own, session.new()")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:  # the workers that it would wait for are not in this process
+            raise InputError("the model was loaded before this process was forked; load it after the fork")
+
+    def _layout(self) -> Iterator[tuple[CacheSpec, int]]:
+        """Each cache with the number of its rows now."""
+        return zip(self.executor.caches, self._rows, strict=True)
+
+    def _remembers(self, spec: CacheSpec, rows: int, position: int) -> bool:
+        """Whether a cache still holds all that a token at an earlier position sees."""
+        if spec.rows:
+            return False
+        return not spec.window or self._highest <= max(rows, position - spec.window + 1 + rows)
+
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of this session take now."""
+        return sum(spec.nbytes(rows) for spec, rows in self._layout())
+
+    def _reset_caches(self) -> None:
+        self._rows = [0] * len(self.executor.caches)
+        self._buffers: list[object] = [None] * len(self._rows)
+        self._enough = 0  # positions for which no cache has to grow
+        self._highest = 0  # end of what the rings hold, which a rewind doesn't lower
+        self._unfinished = False  # a call was interrupted, or failed: what the caches hold isn't known
+
+    def _need(self, entry: str) -> None:
+        if entry not in self.facts.entries:
+            what = "embeddings" if entry == "encode" else "logits"
+            raise UnsupportedError(f"the model gives no {what}: it has {', '.join(sorted(self.facts.entries))} alone")
+
+    def _ids(self, given: Iterable[int], position: int) -> list[int]:
+        """Token ids as they were given, checked to be ones that can be fed at a position."""
+        ids = _indices("token ids", given)
+        if not ids:
+            raise InputError("no tokens: a prompt needs one at least")
+        for token in ids:
+            if not 0 <= token < self.vocabulary:
+                raise InputError(f"token id {token} is outside the vocabulary, 0 to {self.vocabulary - 1}")
+        if position + len(ids) > self.context_length:
+            raise InputError(f"{len(ids)} tokens at position {position} exceed the context of {self.context_length}")
+        return ids
+
+    def _feed(self, entry: str, ids: Sequence[int]) -> np.ndarray:
+        with self._alone():
+            if self._unfinished:
+                self._reset_caches()
+                for start in range(0, self.position, CHUNK):
+                    self._run("prefill", self.tokens[start : start + CHUNK], start)
+            logits = self._run(entry, ids, self.position)
+            self.tokens.extend(ids)
+            self._changes += 1
+            self._unfinished = False
+            return logits
+
+    def _run(self, entry: str, ids: Sequence[int], position: int) -> np.ndarray:
+        """One call; until its tokens are the session's, the caches count as unfinished."""
+        self._unfinished = True
+        self._reserve(position + len(ids))
+        self._highest = max(self._highest, position + len(ids))
+        return self.executor.run(entry, np.asarray(ids, np.int32), position, self._buffers, self._rows)
+
+    def _reserve(self, length: int) -> None:
+        """Makes every cache long enough for positions up to `length`, or as long as its ring ever is."""
+        if length <= self._enough:
+            return
+        for n, spec in enumerate(self.executor.caches):
+            rows = self._rows_for(spec, length)
+            if rows > self._rows[n]:
+                buffer = self._buffers[n]
+                resized = buffer is not None
+                executor = self.executor
+                self._buffers[n] = executor.resize(spec, buffer, rows) if resized else executor.allocate(spec, rows)
+                self._rows[n] = rows
+        growing = (rows for spec, rows in self._layout() if rows < self._most_rows(spec))
+        self._enough = min(growing, default=self.context_length + SPARE_ROWS) - SPARE_ROWS
+
+    def _most_rows(self, spec: CacheSpec) -> int:
+        return spec.rows or (spec.window + CHUNK if spec.window else self.context_length)
+
+    def _rows_for(self, spec: CacheSpec, length: int) -> int:
+        if spec.rows:
+            return spec.rows
+        rows = FIRST_ROWS
+        while rows < length + SPARE_ROWS:
+            rows *= 2
+        return min(rows, self._most_rows(spec))
+
+
+def _indices(name: str, given: Iterable[int]) -> list[int]:
+    """Whole numbers of any kind as a list; a text, bytes or a fraction is none."""
+    try:
+        elements = None if isinstance(given, bytes | bytearray) else iter(given)
+    except TypeError:
+        elements = None
+    if elements is None:
+        raise InputError(f"{name} {shown(given)}: wanted whole numbers, such as [2, 818]")
+    found = []
+    for element in elements:
+        try:
+            found.append(operator.index(element))
+        except TypeError:
+            raise InputError(f"{name}: {shown(element)} is no whole number") from None
+    return found
+
+
+def _whole(name: str, given: int) -> int:
+    """A whole number from 0."""
+    try:
+        value = operator.index(given)
+    except TypeError:
+        value = -1
+    if value < 0:
+        raise InputError(f"{name} {shown(given)}: wanted a whole number from 0")
+    return value
