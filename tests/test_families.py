@@ -177,8 +177,9 @@ def test_a_ring_goes_round(name: str, write: Write) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["xla", "iree"])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((n, "iree") for n in DECODERS), *((n, "xla") for n in ONE_OF_EACH + ROUTED)]
+)
 def test_executors_agree(
     name: str, backend: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
