@@ -1,6 +1,5 @@
 """`ggufc chat`."""
 
-import difflib
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import click
 
 from ..frontend.errors import GgufcError, InputError
 from ..frontend.models import stored_model
+from ..frontend.near import nearest
 from .interrupts import interrupts
 from .options import (
     TEXT,
@@ -155,9 +155,10 @@ class _Room:
         if name in ("bye", "exit", "quit"):
             return False
         if name not in self._commands:
-            near = difflib.get_close_matches(name, [*self._commands, "bye"], 1)
-            hint = f"; did you mean /{near[0]}?" if near else ""
-            raise InputError(f"no command /{name[:40]}{hint} (/help lists them; a space before the / makes it a turn)")
+            hint = nearest(f"/{name}", [f"/{command}" for command in (*self._commands, "bye")])
+            raise InputError(
+                f"no command /{name[:40]}{hint}; /help lists them, and a space before the / makes it a turn"
+            )
         self._commands[name](rest.strip())
         return True
 

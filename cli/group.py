@@ -1,6 +1,5 @@
 """The group of all commands."""
 
-import difflib
 import importlib
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ..frontend.near import near
 from .errors import NO_READER, explain
 from .interrupts import interrupts
 from .output import printable
@@ -79,8 +79,8 @@ def _meant(word: str) -> str:
     """What to type instead of a word that is no command."""
     if os.path.lexists(word) or word.endswith(".gguf"):
         return f"to run a model: ggufc run {word}"
-    near = difflib.get_close_matches(word, COMMANDS, 1, 0.5)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(COMMANDS))}"
+    found = near(word, COMMANDS, 1, 0.5)
+    return f"did you mean {found[0]!r}?" if found else f"there are {', '.join(sorted(COMMANDS))}"
 
 
 def _open_streams() -> None:

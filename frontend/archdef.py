@@ -4,17 +4,16 @@ The grammar is in `archdefs/README.md`. A definition names steps over the tensor
 loops, calls or input and output, so parsing and using a stranger's file runs none of their code.
 """
 
-import difflib
 import hashlib
-import heapq
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from .errors import InputError
+from .near import nearest
 from .operations import FUNCTIONS, OPERATIONS, Signature
 
 MAX_BYTES = 256 * 1024
@@ -204,23 +203,6 @@ class _Token:
     kind: str  # number, word, text, mark, end
     text: str
     column: int
-
-
-_COMPARED = 32
-
-
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint ' (did you mean X?)' with the valid name nearest to `word`, or the empty string."""
-    matcher = difflib.SequenceMatcher(b=word[:MAX_NAME])
-
-    def letters_shared(choice: str) -> float:
-        matcher.set_seq1(choice)
-        return matcher.quick_ratio()
-
-    # the full comparison is quadratic in the words' length, so only the likeliest come to it
-    likely = heapq.nlargest(_COMPARED, sorted(choices), letters_shared)
-    found = difflib.get_close_matches(word[:MAX_NAME], likely, 1, 0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 class _Line:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from .archdef import ArchDef, nearest, read
+from .archdef import ArchDef, read
 from .errors import InputError, UnsupportedError
+from .near import nearest
 
 SUFFIX = ".archdef"
 VARIABLE = "GGUFC_ARCHDEFS"

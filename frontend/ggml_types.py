@@ -5,10 +5,10 @@ Ids and block sizes are those of ggml (`enum ggml_type` in ggml.h, the block str
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from .errors import UnsupportedError
+from .near import near
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def by_name(name: str) -> GgmlType:
     """The type called `name` (lower case); UnsupportedError names the nearest one."""
     if name in BY_NAME:
         return BY_NAME[name]
-    near = get_close_matches(name, BY_NAME, n=3)
-    raise UnsupportedError(f"there is no type {name!r}; " + (f"near: {', '.join(near)}" if near else "see TYPES"))
+    found = near(name, BY_NAME)
+    raise UnsupportedError(f"there is no type {name!r}; " + (f"near: {', '.join(found)}" if found else "see TYPES"))
 
 
 def storable_by_id(type_id: int) -> GgmlType:

@@ -17,7 +17,6 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import islice, pairwise
 from math import prod
 from pathlib import Path
@@ -28,6 +27,7 @@ import numpy as np
 
 from .errors import InputError, UnsupportedError
 from .ggml_types import GgmlType, storable_by_id
+from .near import near
 from .splits import split_name, split_number, split_paths
 
 MetadataValue: TypeAlias = "int | float | bool | str | np.ndarray | tuple[MetadataValue, ...]"
@@ -266,7 +266,7 @@ def _map(path: Path) -> mmap.mmap:
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
-            inside = _nearest(".gguf", (p.name for p in _listing(path) if p.suffix == ".gguf"), cutoff=0.0)
+            inside = _near(".gguf", (p.name for p in _listing(path) if p.suffix == ".gguf"), cutoff=0.0)
             raise InputError(f"{_shown(path)}: is a directory, not a GGUF file{inside}")
         if not stat.S_ISREG(found.st_mode):
             raise InputError(f"{_shown(path)}: is a device or pipe, not a GGUF file")
@@ -563,11 +563,6 @@ def _listing(folder: Path) -> list[Path]:
     return []
 
 
-def _near(name: str, candidates: Iterable[str]) -> str:
-    return _nearest(name, candidates, cutoff=0.6)
-
-
-def _nearest(name: str, candidates: Iterable[str], cutoff: float) -> str:
-    # A very long name would make the comparison slow, and is nobody's typing error.
-    near = get_close_matches(name, [c for c in islice(candidates, 2000) if len(c) < 200], n=3, cutoff=cutoff)
-    return f"; near: {', '.join(quoted(c) for c in near)}" if near and len(name) < 200 else ""
+def _near(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
+    found = near(name, candidates, cutoff=cutoff)
+    return f"; near: {', '.join(map(quoted, found))}" if found else ""

@@ -20,9 +20,9 @@ from .archdef import (
     TensorRef,
     Text,
     names_of,
-    nearest,
 )
 from .errors import InputError, UnsupportedError
+from .near import nearest
 
 Scalar = int | float | str
 Value = Scalar | tuple[int | float, ...]  # a tuple holds one value per layer

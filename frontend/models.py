@@ -5,7 +5,6 @@ gemma3:270m                   NAME[:TAG] in the Ollama store, with its host and 
 org/repo, org/repo:Q8_0       in the Hugging Face cache; the quantization or file, where the repository has several
 """
 
-import difflib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from .errors import InputError
+from .near import near
 from .splits import is_first_part
 from .stores import (
     HUGGING_FACE,
@@ -157,14 +157,16 @@ def _miss(text: str, path: Path, places: _Places) -> str:
     short = {name.removesuffix(":latest"): name for name in names}
     word = text.casefold()
     inside = [name for key, name in short.items() if word in key.casefold() or key.casefold() in word]
-    close = [short[key] for key in difflib.get_close_matches(text[:200], list(short), _SHOWN, 0.55)]
-    near = list(dict.fromkeys([*close, *inside]))
+    close = [short[key] for key in near(text, short, _SHOWN, 0.55)]
+    meant = list(dict.fromkeys([*close, *inside]))
     looked = [
         f"{path.absolute().parent}",
         *(_told(OLLAMA, folder, len(places.ollama), "models") for folder in ollama_folders()),
         _told(HUGGING_FACE, hugging_face_folder(), len(places.hugging_face), "repositories"),
     ]
-    hint = f"did you mean {_listed(near)}?" if near else f"there is {_listed(names)}" if names else "no model is there"
+    hint = (
+        f"did you mean {_listed(meant)}?" if meant else f"there is {_listed(names)}" if names else "no model is there"
+    )
     return f"{text}: no such file, bundle or model: {hint}; looked in {', '.join(looked)}; ggufc downloads nothing"
 
 

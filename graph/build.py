@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..frontend.archdef import ArchDef, Expression, Name, Reference, Step, TensorRef, nearest
+from ..frontend.archdef import ArchDef, Expression, Name, Reference, Step, TensorRef
 from ..frontend.errors import UnsupportedError
 from ..frontend.gguf import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
+from ..frontend.near import nearest
 from ..frontend.operations import OPERATIONS, WHOLE
 from .ir import Attribute, Graph, Op, Operand, Value, Weight
 from .ops import MAX_WHOLE, OWN_TYPES, WEIGHT_TYPES, RuleError, infer

@@ -6,7 +6,6 @@ the matrices anew, from the values that GGML's reference gives, and leave the re
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from io import FileIO
 from math import prod
@@ -17,6 +16,7 @@ import numpy as np
 from ...frontend.errors import InputError
 from ...frontend.ggml_types import GgmlType, by_name
 from ...frontend.gguf import GgufFile, TensorInfo, quoted
+from ...frontend.near import near, nearest
 from ...graph.model import Model, lower_model
 from ...graph.ops import MATRIX_READERS
 from ..native.kernels.embed import embed
@@ -35,9 +35,8 @@ def check_encoding(weights: str, keep: Sequence[str]) -> None:
         InputError: either of the two.
     """
     if weights not in ENCODINGS:
-        near = get_close_matches(weights, ENCODINGS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"no encoding {weights!r} of weights; there are {', '.join(ENCODINGS)}{hint}")
+        hint = nearest(weights, ENCODINGS)
+        raise InputError(f"no encoding {weights!r} of weights{hint}; there are {', '.join(ENCODINGS)}")
     if keep and weights not in _ENCODERS:
         raise InputError(f"weights as {weights} are all kept as they are, so there is nothing to choose with --keep")
 
@@ -58,8 +57,8 @@ def begin(model: Model, archive: Path, weights: str, keep: Sequence[str] = ()) -
     matrices = _matrices(model)
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in matrices):
-            near = get_close_matches(pattern, matrices, 1, 0.0)
-            raise InputError(f"{model.file.path}: no matrix is called {pattern!r}; near: {', '.join(near)}")
+            found = ", ".join(near(pattern, matrices, 1, 0.0))
+            raise InputError(f"{model.file.path}: no matrix is called {pattern!r}; near: {found}")
     chosen = {name for name in matrices if not any(fnmatchcase(name, pattern) for pattern in keep)}
     tensors = model.file.tensors.values()
     table = ((t.name, _encoded(t, weights) if t.name in chosen else t.type, t.shape) for t in tensors)

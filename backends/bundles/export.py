@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...frontend.archdef import nearest
 from ...frontend.chat_template import ChatTemplates
 from ...frontend.definitions import SUFFIX, as_paths
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.gguf import GgufFile
 from ...frontend.models import find_model
+from ...frontend.near import nearest
 from ...frontend.tokenizer import Tokenizer
 from ...graph.ir import Graph
 from ...graph.model import Model, open_model

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
-from ...frontend.archdef import nearest
 from ...frontend.errors import InputError, UnsupportedError
+from ...frontend.near import nearest
 from ..host.machine import known_features
 
 _X86_V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from ..errors import InputError, UnsupportedError
+from ..near import nearest
 from .pre import pre_of
 from .roles import Defaults
 from .vocabulary import Vocabulary
@@ -113,8 +113,8 @@ def family_class(name: str) -> type[Family]:
 
 def _entry(name: str, what: str) -> _Entry:
     if name not in _FAMILIES:
-        near = get_close_matches(name, _FAMILIES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(map(repr, _FAMILIES))
-        raise UnsupportedError(f"{what} is {name!r}; this build has {known}{hint}; give token ids instead of text")
+        raise UnsupportedError(
+            f"{what} is {name!r}{nearest(name, _FAMILIES)}; this build has {known}; give token ids instead of text"
+        )
     return _FAMILIES[name]

@@ -8,10 +8,10 @@ grows with the square of a run's length, so some are written otherwise than in l
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from ..errors import InputError, UnsupportedError
+from ..near import nearest
 
 # What llama.cpp's Unicode tables (15.1) don't know yet and Oniguruma's (16) do: to llama.cpp it is of no category.
 _LATER = (
@@ -228,7 +228,6 @@ def pre_of(metadata: Mapping[str, Any], notes: list[str]) -> Pre:
         )
         return PRES["default"]
     if name not in PRES:
-        near = get_close_matches(name, PRES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"this build has {len(PRES)}, such as 'llama-bpe' and 'qwen2'"
-        raise UnsupportedError(f"tokenizer.ggml.pre is {name!r}, which is none known ({hint}); give token ids instead")
+        hint = nearest(name, PRES) or f" (this build has {len(PRES)}, such as 'llama-bpe' and 'qwen2')"
+        raise UnsupportedError(f"tokenizer.ggml.pre is {name!r}, which is none known{hint}; give token ids instead")
     return PRES[name]

@@ -152,7 +152,7 @@ def test_a_conversation_in_a_terminal(terminal: Terminal, tmp_path: Path) -> Non
     fed, cached = map(int, re.findall(r"(\d+) tokens fed in .* s, (\d+) were in the cache", stats)[0])
     assert (fed < 40, cached >= held) == (True, True), stats
     terminal.type("/sytem\n")
-    terminal.wait("did you mean /system")
+    terminal.wait("did you mean '/system'")
     terminal.wait(">>> ")
     terminal.type("/clear\n")
     terminal.wait(">>> ")

@@ -3,7 +3,6 @@
 import sys
 from importlib.resources import files
 from pathlib import Path
-from random import Random
 from time import process_time
 
 import pytest
@@ -228,15 +227,6 @@ def test_many_lines_take_a_moment_and_too_many_are_refused(before: str, line: st
         else:
             parse(text, "toy.archdef")
         assert process_time() - start < 3
-
-
-def test_the_nearest_of_many_alike_words_is_found_in_a_moment() -> None:
-    """Words of two letters are the worst case of a comparison."""
-    draw = Random(0)
-    words = ["".join(draw.choices("ab", k=96)) for _ in range(4096)]
-    start = process_time()
-    assert archdef.nearest(words[7][:-1] + "c", words) == f" (did you mean {words[7]!r}?)"
-    assert process_time() - start < 3
 
 
 def parses_or_refuses(text: str) -> None:

@@ -153,7 +153,7 @@ def test_numbers_that_int8_has_no_scale_for_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weights", "keep", "said"),
     [
-        ("int9", (), "no encoding 'int9'.*did you mean int8"),
+        ("int9", (), "no encoding 'int9'.*did you mean 'int8'"),
         ("irpa", ("token_embd*",), "nothing to choose with --keep"),
         ("gguf", ("token_embd*",), "nothing to choose with --keep"),
         ("int8", ("token_embed.weight",), "no matrix is called 'token_embed.weight'; near: token_embd.weight"),
@@ -169,7 +169,7 @@ def test_words_that_mean_nothing(weights: str, keep: tuple[str, ...], said: str,
 GROWTH = """
 import sys
 from pathlib import Path
-from ggufc.backends import encode
+from ggufc.backends.bundles import encode
 from ggufc.graph.model import open_model
 
 def kilobytes(key):
