@@ -8,6 +8,7 @@ import numpy as np
 from ..frontend.errors import InputError
 from ..frontend.ggml_types import by_name
 from ..graph.ir import Graph
+from ..graph.types import ring_window
 
 KV_TYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "q8_0": np.dtype(np.int8)}
 """The element types of KV caches, and what an array of one holds; of `q8_0` the bytes of its blocks."""
@@ -78,13 +79,11 @@ class CacheSpec:
 
 
 def cache_specs(entries: Mapping[str, Graph]) -> tuple[CacheSpec, ...]:
-    """The caches of a model's `prefill`, from its arguments: rows `S` are all positions, `S512` a window of 512."""
+    """The caches of a model's `prefill`, from its arguments."""
     found = []
     for cache in entries["prefill"].caches() if "prefill" in entries else ():
         rows, *row = cache.type.shape
         shape = tuple(int(d) for d in row)
-        if isinstance(rows, int):
-            found.append(CacheSpec(cache.name, cache.type.dtype, shape, rows=rows))
-        else:
-            found.append(CacheSpec(cache.name, cache.type.dtype, shape, window=int(rows.removeprefix("S") or 0)))
+        fixed = rows if isinstance(rows, int) else 0
+        found.append(CacheSpec(cache.name, cache.type.dtype, shape, ring_window(rows) or 0, fixed))
     return tuple(found)

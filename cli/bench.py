@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from ..backends.host.cores import MOST_THREADS
 from ..frontend.errors import InputError
 from .options import (
-    MOST_THREADS,
     PATH,
     against_option,
     backend_option,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-MOST_THREADS = 1024
+from ..backends.host.cores import MOST_THREADS
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -10,6 +10,16 @@ VALUE_DTYPES = ("f32", "f16", "q8_0", "i32")
 """Element types of values; f16 and q8_0 are those of caches alone."""
 
 
+def ring_rows(window: int) -> str:
+    """The symbol for the rows of a ring cache of which a window is seen: `S512`; `S` where all positions are, for 0."""
+    return f"S{window}" if window else "S"
+
+
+def ring_window(rows: Dim) -> int | None:
+    """The window of a cache with these rows, 0 for all positions; None where they are no ring's."""
+    return int(rows[1:] or 0) if isinstance(rows, str) and rows.startswith("S") else None
+
+
 @dataclass(frozen=True)
 class TensorType:
     """`dtype` is one of VALUE_DTYPES, or for a weight a GGML type such as `q8_0`. Printed as `f32[T, 640]`."""

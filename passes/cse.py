@@ -9,8 +9,6 @@ from ..graph.ir import Graph, Op, Operand, Value
 class EliminateCommonSubexpressions:
     """After: no two operations have the same name, operands and attributes. The first one stays."""
 
-    name = "cse"
-
     def __call__(self, graph: Graph) -> Graph:
         kept: dict[tuple[object, ...], Value] = {}
         renamed: dict[Operand, Operand] = {}

@@ -9,8 +9,6 @@ from ..graph.ir import Graph, Op, Value
 class EliminateDeadCode:
     """After: every operation's result is read by a later operation or is a result of the graph."""
 
-    name = "dce"
-
     def __call__(self, graph: Graph) -> Graph:
         live: set[Value] = set(graph.results)
         ops: list[Op] = []

@@ -18,8 +18,6 @@ class FirstLayers:
     count: int
     epilogue: bool = True
 
-    name = "first-layers"
-
     def __call__(self, graph: Graph) -> Graph:
         outputs = layer_outputs(graph)
         output, last = outputs[self.count - 1], outputs[max(outputs)]

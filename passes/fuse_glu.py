@@ -13,8 +13,6 @@ class FuseGlu:
     After: `glu(%x, @gate, @up)`, which computes both a part at a time and writes only what the next product reads.
     """
 
-    name = "fuse-glu"
-
     def __call__(self, graph: Graph) -> Graph:
         return rewrite(graph, _match)
 

@@ -11,8 +11,6 @@ from .peephole import Neighbours, rewrite
 class FuseNormAdd:
     """Before: `add(%x, rms_norm(%a, @n))`, in either order. After: `norm_add(%a, %x, @n)`."""
 
-    name = "fuse-norm-add"
-
     def __call__(self, graph: Graph) -> Graph:
         return rewrite(graph, _match)
 

@@ -15,8 +15,6 @@ class FuseNormLinear:
     After: `norm_linear(%x, @n, @w)`, and `norm_glu` likewise.
     """
 
-    name = "fuse-norm-linear"
-
     def __call__(self, graph: Graph) -> Graph:
         return rewrite(graph, _match)
 

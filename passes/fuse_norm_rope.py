@@ -11,8 +11,6 @@ from .peephole import Neighbours, rewrite
 class FuseNormRope:
     """Before: `rope(rms_norm(%q, @n), %position)`. After: `norm_rope(%q, %position, @n)`."""
 
-    name = "fuse-norm-rope"
-
     def __call__(self, graph: Graph) -> Graph:
         return rewrite(graph, _match)
 

@@ -12,8 +12,6 @@ class Greedy:
     What keeps the order of the logits (`softcap`, `scale` by more than 0) is not done before.
     """
 
-    name = "greedy"
-
     def __call__(self, graph: Graph) -> Graph:
         makers = {op.result: op for op in graph.ops}
         logits = graph.results[0]

@@ -12,8 +12,6 @@ class LastRow:
     that serves only it is done for that row alone; `last_row` stands where the two meet.
     """
 
-    name = "last-row"
-
     def __call__(self, graph: Graph) -> Graph:
         narrow = _needed_for_last_row_only(graph)
         names = fresh_names(graph)

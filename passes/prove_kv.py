@@ -59,8 +59,6 @@ class ProveKv:
         KvError: with the value that breaks the law.
     """
 
-    name = "prove-kv"
-
     def __call__(self, graph: Graph) -> Graph:
         _Proof(graph).prove()
         return graph

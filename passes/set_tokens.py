@@ -11,7 +11,6 @@ class SetTokens:
     """After: the symbol `T` is `tokens` everywhere."""
 
     tokens: int = 1
-    name = "set-tokens"
 
     def __call__(self, graph: Graph) -> Graph:
         def value(v: Value) -> Value:

@@ -9,8 +9,6 @@ from ..graph.ir import Graph, Operand, Weight
 class TieWeights:
     """Before: `@output.weight or @token_embd.weight`. After: `@token_embd.weight`, like every other use of it."""
 
-    name = "tie-weights"
-
     def __call__(self, graph: Graph) -> Graph:
         def tie(operand: Operand) -> Operand:
             if isinstance(operand, Weight) and operand.tied_to:

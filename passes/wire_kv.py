@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from ..graph.ir import Graph, Op, Value, fresh_names
 from ..graph.ops import make
-from ..graph.types import TensorType
+from ..graph.types import TensorType, ring_rows
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class WireKv:
     """
 
     kv_type: str = "f32"
-    name = "wire-kv"
 
     def __call__(self, graph: Graph) -> Graph:
         wiring = _Wiring(graph, self.kv_type)
@@ -59,11 +58,10 @@ class _Wiring:
         q, k, v = op.values
         updates: list[Op] = []
         if (k, v) not in self._rings:
-            window = self._windows[(k, v)]
-            rows = f"S{window}" if window else "S"
-            n = len(self._rings)
+            n, rows = len(self._rings), ring_rows(self._windows[(k, v)])
             for letter, value in (("k", k), ("v", v)):
-                cache = self._cache(f"{letter}.{n}", TensorType(self._kv_type, (rows, *value.type.shape[1:])))
+                type_ = TensorType(self._kv_type, (rows, *value.type.shape[1:]))
+                cache = self._cache(f"{letter}.{n}", type_)
                 updates.append(make("kv_update", (cache, value, self.position), next(self._names), op.note))
             self._rings[(k, v)] = (updates[0].result, updates[1].result)
             self.updated += self._rings[(k, v)]

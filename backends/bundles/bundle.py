@@ -20,6 +20,7 @@ from ...frontend.models import MANIFEST
 from ...frontend.splits import split_name, split_paths
 from ..caches import CacheSpec
 from ..host.folders import owned_folder
+from ..iree.parameters import Place
 from .fingerprint import fingerprint
 from .manifest import fault
 
@@ -55,9 +56,10 @@ class Bundle:
         )
 
     @property
-    def parameters(self) -> dict[str, tuple[int, int, int]]:
-        """For each parameter of the compiled modules: which file of the weights, offset and number of its bytes."""
-        return {name: (file, offset, length) for name, (file, offset, length) in self.manifest["parameters"].items()}
+    def parameters(self) -> dict[str, Place]:
+        """For each parameter of the compiled modules where its bytes lie in the weights."""
+        given = self.manifest["parameters"].items()
+        return {name: Place(offset, nbytes, file) for name, (file, offset, nbytes) in given}
 
     @property
     def has_archive(self) -> bool:

@@ -10,7 +10,7 @@ from ...frontend.errors import GgufcError, InputError
 from ...passes.pipeline import entry_graphs
 from ..iree.parameters import ALIGNMENT
 from .bundle import Bundle
-from .export import entries_of
+from .manifest import entries_of
 from .source import lowered
 
 

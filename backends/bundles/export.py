@@ -40,6 +40,7 @@ from .bundle import (
     written_aside,
 )
 from .fingerprint import fingerprint
+from .manifest import entries_of
 
 Progress = Callable[[str], None]
 """Called with what is done next."""
@@ -282,20 +283,4 @@ def _manifest(
             }
             for name, t in file.tensors.items()
         },
-    }
-
-
-def entries_of(graphs: Mapping[str, Graph]) -> dict[str, Any]:
-    """Names and types of each entry point's arguments and results, in order; symbols are dynamic sizes."""
-    return {name: _entry(graph) for name, graph in graphs.items()}
-
-
-def _entry(graph: Graph) -> dict[str, Any]:
-    names = ["embedding" if graph.name == "encode" else "logits", *(c.name for c in graph.caches())]
-    return {
-        "arguments": [{"name": a.name, "type": a.type.dtype, "shape": list(a.type.shape)} for a in graph.arguments],
-        "results": [
-            {"name": n, "type": r.type.dtype, "shape": list(r.type.shape)}
-            for n, r in zip(names, graph.results, strict=True)
-        ],
     }

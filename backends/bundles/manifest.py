@@ -1,9 +1,11 @@
-"""What a bundle's manifest must hold, checked before any of it is believed."""
+"""What a bundle's manifest holds of entry points, and what it must hold, checked before any of it is believed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...graph.ir import Graph
+from ...graph.types import ring_rows
 from ..caches import KV_TYPES
 
 
@@ -97,6 +99,22 @@ _SHAPE: dict[str, Any] = {
 """Types stand for themselves, a set for one of its members, a tuple for a list of just these items."""
 
 
+def entries_of(graphs: Mapping[str, Graph]) -> dict[str, Any]:
+    """Names and types of each entry point's arguments and results, in order; symbols are dynamic sizes."""
+    return {name: _entry(graph) for name, graph in graphs.items()}
+
+
+def _entry(graph: Graph) -> dict[str, Any]:
+    names = ["embedding" if graph.name == "encode" else "logits", *(c.name for c in graph.caches())]
+    return {
+        "arguments": [{"name": a.name, "type": a.type.dtype, "shape": list(a.type.shape)} for a in graph.arguments],
+        "results": [
+            {"name": n, "type": r.type.dtype, "shape": list(r.type.shape)}
+            for n, r in zip(names, graph.results, strict=True)
+        ],
+    }
+
+
 def fault(manifest: Any) -> str | None:
     """The first place where a manifest isn't what it must be, in words; None for a sound one."""
     return _fault(manifest, _SHAPE, "the manifest") or _out_of_file(manifest) or _other_caches(manifest)
@@ -123,7 +141,7 @@ def _other_caches(manifest: Mapping[str, Any]) -> str | None:
         if len(arguments) != len(manifest["caches"]):
             return f"the manifest has {len(manifest['caches'])} caches, and {name} takes {len(arguments)}"
         for cache, argument in zip(manifest["caches"], arguments, strict=True):
-            rows = cache["rows"] or (f"S{cache['window']}" if cache["window"] else "S")
+            rows = cache["rows"] or ring_rows(cache["window"])
             wanted = {"name": cache["name"], "type": cache["dtype"], "shape": [rows, *cache["row"]]}
             if argument != wanted:
                 return f"the manifest's cache {cache['name']!r} is not the argument {argument['name']!r} of {name}"

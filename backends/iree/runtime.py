@@ -13,7 +13,7 @@ import numpy as np
 
 from ...frontend.errors import InputError
 from ..caches import CacheSpec
-from .parameters import SCOPE
+from .parameters import SCOPE, Place
 
 _ELEMENTS = {"f32": rt.HalElementType.FLOAT_32, "f16": rt.HalElementType.FLOAT_16, "q8_0": rt.HalElementType.INT_8}
 _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
@@ -116,7 +116,7 @@ class IreeExecutor:
     Args:
         vmfb: the compiled module.
         weights: the files that hold the tensors.
-        parameters: for each parameter of the module its file's index, the offset and number of its bytes there.
+        parameters: for each parameter of the module where its bytes lie in these files.
         caches: the caches of its entry points.
         entries: the names of its entry points.
         threads: workers.
@@ -129,7 +129,7 @@ class IreeExecutor:
         self,
         vmfb: Path,
         weights: Sequence[Path],
-        parameters: Mapping[str, tuple[int, int, int]],
+        parameters: Mapping[str, Place],
         caches: tuple[CacheSpec, ...],
         entries: Iterable[str],
         threads: int,
@@ -137,13 +137,12 @@ class IreeExecutor:
         self.caches = caches
         index = rt.ParameterIndex()
         files = [_mapped(path) for path in weights]
-        for name, (file, offset, length) in parameters.items():
-            size, handle = files[file]
-            if offset + length > size:
-                raise InputError(
-                    f"{weights[file]}: tensor {name!r} ends at byte {offset + length}, the file has {size}"
-                )
-            index.add_from_file_handle(name, handle, length=length, offset=offset)
+        for name, place in parameters.items():
+            size, handle = files[place.file]
+            if place.offset + place.nbytes > size:
+                end = place.offset + place.nbytes
+                raise InputError(f"{weights[place.file]}: tensor {name!r} ends at byte {end}, the file has {size}")
+            index.add_from_file_handle(name, handle, length=place.nbytes, offset=place.offset)
         instance = _instance()
         self._device = _device(threads)
         try:

@@ -9,6 +9,7 @@ from ...frontend.errors import InputError
 from ...frontend.ggml_types import by_name
 from ...graph.ir import Graph, Op, Value, Weight
 from ...graph.model import Model
+from ...graph.types import ring_window
 from ...passes import pipeline
 from ..caches import CacheSpec, cache_specs
 
@@ -125,11 +126,12 @@ def chosen(op: Op) -> int:
 
 
 def _cache_read(cache: Value, position: int) -> int:
-    """Of an argument's rows `S` all up to the position, of `S512` no more than 512, of `T` none: it is no cache."""
+    """Of a ring all rows up to the position, or its window; of a state all; of what is no cache none."""
     rows, size = cache.type.shape[0], by_name(cache.type.dtype).nbytes(cache.type.row_size)
-    if isinstance(rows, int):
-        return rows * size
-    return min(position, int(rows[1:] or position)) * size if rows.startswith("S") else 0
+    window = ring_window(rows)
+    if window is not None:
+        return min(position, window or position) * size
+    return rows * size if isinstance(rows, int) else 0
 
 
 _CACHES = {"attention": slice(1, 3), "short_conv": slice(1, 2)}

@@ -6,6 +6,7 @@ a difference that arose in one layer is taken to be there after every later one 
 
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +21,11 @@ KV = "f32"
 """The type of caches for all executors, so that it makes no difference."""
 
 
-def _exact(model: Model, graph: Graph, threads: int) -> Executor:
+def _native(model: Model, graph: Graph, threads: int, exact: bool = False) -> Executor:
     from ..native.executor import NativeExecutor
 
-    return NativeExecutor({graph.name: graph}, model.file.tensor_bytes, threads, exact=True)
-
-
-def _native(model: Model, graph: Graph, threads: int) -> Executor:
-    from ..native.executor import NativeExecutor
-
-    return NativeExecutor({graph.name: pipeline.fused(graph)}, model.file.tensor_bytes, threads, exact=False)
+    shown = graph if exact else pipeline.fused(graph)
+    return NativeExecutor({graph.name: shown}, model.file.tensor_bytes, threads, exact)
 
 
 def _xla(model: Model, graph: Graph, threads: int) -> Executor:
@@ -50,16 +46,15 @@ def _iree(model: Model, graph: Graph, threads: int) -> Executor:
     fused = pipeline.fused(graph)
     compiled = compile_module(portable_module([fused]), places(model.file), host_target())
     weights = [part.path for part in model.file.parts]
-    parameters = {name: (place.file, place.offset, place.nbytes) for name, place in compiled.parameters.items()}
     with tempfile.NamedTemporaryFile(suffix=".vmfb") as file:
         file.write(compiled.vmfb)
         file.flush()
         path, caches = Path(file.name), cache_specs({fused.name: fused})
-        return IreeExecutor(path, weights, parameters, caches, (fused.name,), threads)
+        return IreeExecutor(path, weights, compiled.parameters, caches, (fused.name,), threads)
 
 
 EXECUTORS: dict[str, Callable[[Model, Graph, int], Executor]] = {
-    "native exact": _exact,
+    "native exact": partial(_native, exact=True),
     "native": _native,
     "iree": _iree,
     "xla": _xla,

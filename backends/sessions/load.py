@@ -1,8 +1,9 @@
 """Opens a bundle or a model for running, on the backend of one's choice."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from ...frontend.chat_template import ChatTemplates
 from ...frontend.definitions import as_paths
@@ -10,6 +11,7 @@ from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.splits import split_paths
 from ...frontend.tokenizer import Tokenizer
 from ..bundles.bundle import MODULE, Bundle
+from ..bundles.manifest import entries_of
 from ..bundles.source import check_archdefs, located, lowered
 from ..caches import check_kv, chosen_kv
 from ..host.cores import check_threads, usable_cores
@@ -100,11 +102,17 @@ def _iree(bundle: Bundle, target: str, weights: Path, threads: int) -> Session:
     )
     tokenizer = cache(partial(_bundled_tokenizer, bundle))
     chat_templates = cache(partial(ChatTemplates.load, manifest["chat"], bundle.file))
-    entries = manifest["entries"]
-    pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
-    labels = tuple(manifest.get("labels", ()))
-    facts = Facts(manifest["context_length"], manifest["vocabulary"], frozenset(entries), pooled, labels, target)
+    labels = manifest.get("labels", ())
+    facts = _facts(manifest["entries"], manifest["context_length"], manifest["vocabulary"], labels, target)
     return Session(executor, facts, tokenizer, chat_templates)
+
+
+def _facts(
+    entries: Mapping[str, Any], context_length: int, vocabulary: int, labels: Iterable[str], target: str = ""
+) -> Facts:
+    """What a session must know; the entry points are as a manifest has them."""
+    pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
+    return Facts(context_length, vocabulary, frozenset(entries), pooled, tuple(labels), target)
 
 
 def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
@@ -138,6 +146,5 @@ def _on_source(
         executor = XlaExecutor(text, graphs, model.file.tensor_bytes)
     tokenizer = cache(partial(Tokenizer.from_metadata, model.file.metadata))
     chat_templates = cache(partial(ChatTemplates.from_metadata, model.file.metadata))
-    pooled = "encode" in graphs and graphs["encode"].results[0].type.shape[0] == 1
-    facts = Facts(model.context_length, model.vocabulary, frozenset(graphs), pooled, model.labels)
+    facts = _facts(entries_of(graphs), model.context_length, model.vocabulary, model.labels)
     return Session(executor, facts, tokenizer, chat_templates)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ....frontend.errors import InputError
-from ....graph.ir import Op, Value
+from ....graph.ir import Op
 from ....graph.ops import PRODUCTS
+from ....graph.types import ring_window
 from ....passes.pipeline import entry_graphs
 from ...bundles.source import located, lowered
 from ...caches import chosen_kv
@@ -118,10 +119,6 @@ def _size(op: Op) -> str:
     if largest is not None:
         times = sum(t == largest for t in weights)
         return f"{f'{times} x ' if times > 1 else ''}{largest.dtype} {'x'.join(map(str, largest.shape))}"
-    caches = [_seen(value) for value in op.values if value.type.shape and str(value.type.shape[0]).startswith("S")]
-    return caches[0] if caches else ""
-
-
-def _seen(cache: Value) -> str:
-    rows = str(cache.type.shape[0])[1:]
-    return f"window {rows}" if rows else "all positions"
+    windows = [ring_window(value.type.shape[0]) for value in op.values if value.type.shape]
+    window = next((found for found in windows if found is not None), None)
+    return "" if window is None else f"window {window}" if window else "all positions"

@@ -131,7 +131,7 @@ class _Case:
         strip = random_rows(rng, name, min(_STRIP, side), side)
         self._bytes[row : row + self.nbytes].reshape(-1, strip.size)[:] = strip.reshape(-1)
         compiled = compile_module(portable_module([self._graph]), self._places, host_target())
-        self._parameters = {name: (p.file, p.offset, p.nbytes) for name, p in compiled.parameters.items()}
+        self._parameters = compiled.parameters
         self._vmfb = bank.with_name(f"{name}.vmfb")
         self._vmfb.write_bytes(compiled.vmfb)
 

@@ -62,10 +62,10 @@ def test_a_bundle_holds_all_it_needs(bundle: Bundle) -> None:
     assert not any(p.is_symlink() for p in bundle.path.iterdir())
     types = {name: tensor["type"] for name, tensor in bundle.manifest["tensors"].items()}
     assert (types["token_embd.weight"], types["blk.0.attn_v.weight"]) == ("int8", "q8_0")
-    offsets = [offset for _, offset, _ in bundle.parameters.values()]
+    offsets = [place.offset for place in bundle.parameters.values()]
     assert not any(offset % 64 for offset in offsets)
     lengths = {name: tensor["nbytes"] for name, tensor in bundle.manifest["tensors"].items()}
-    assert {name: length for name, (_, _, length) in bundle.parameters.items()} == lengths
+    assert {name: place.nbytes for name, place in bundle.parameters.items()} == lengths
 
 
 def test_every_backend_gives_the_logits_of_xla(bundle: Bundle) -> None:

@@ -17,7 +17,7 @@ def test_the_same_module_gives_the_same_bytes(tiny_f32: TinyCase) -> None:
     again = compile_module(tiny_f32.text, places(tiny_f32.model.file), host_target())
     (target,) = tiny_f32.bundle.manifest["targets"].values()
     assert again.vmfb == tiny_f32.bundle.file(target["file"]).read_bytes()
-    assert {name: (p.file, p.offset, p.nbytes) for name, p in again.parameters.items()} == tiny_f32.bundle.parameters
+    assert again.parameters == tiny_f32.bundle.parameters
 
 
 @pytest.mark.slow
@@ -25,10 +25,10 @@ def test_parameters_lie_where_the_manifest_says(tiny_quantized: TinyCase) -> Non
     """Against the file itself: the mapped bytes end where the tensor ends, and hold it whole."""
     data, file = tiny_quantized.path.read_bytes(), tiny_quantized.model.file
     assert set(tiny_quantized.bundle.parameters) == set(file.tensors)
-    for name, (_, offset, length) in tiny_quantized.bundle.parameters.items():
+    for name, place in tiny_quantized.bundle.parameters.items():
         tensor = file.tensors[name]
-        assert data[offset : offset + length].endswith(file.tensor_bytes(name).tobytes())
-        assert length - tensor.nbytes == (tensor.offset - offset) < 64
+        assert data[place.offset : place.offset + place.nbytes].endswith(file.tensor_bytes(name).tobytes())
+        assert place.nbytes - tensor.nbytes == (tensor.offset - place.offset) < 64
 
 
 def test_the_module_holds_no_weights_and_nothing_of_this_machine(tiny_f32: TinyCase) -> None:

@@ -51,9 +51,8 @@ class Case:
         """The graphs on IREE."""
         found = compile_module(portable_module(self.graphs.values()), self.places, host_target())
         self._vmfb.write_bytes(found.vmfb)
-        parameters = {name: (0, place.offset, place.nbytes) for name, place in found.parameters.items()}
         caches = cache_specs(self.graphs)
-        return IreeExecutor(self._vmfb, [self._weights], parameters, caches, tuple(self.graphs), threads)
+        return IreeExecutor(self._vmfb, [self._weights], found.parameters, caches, tuple(self.graphs), threads)
 
     def on_xla(self, graph: Graph, ids: Ids) -> Floats:
         """The first result of a graph without caches."""
