@@ -17,19 +17,9 @@ from ..frontend.errors import GgufcError, InputError
 from ..frontend.models import stored_model
 from ..frontend.near import nearest
 from .interrupts import interrupts
-from .options import (
-    TEXT,
-    backend_option,
-    common_options,
-    model_argument,
-    sampling_options,
-    stop_option,
-    template_options,
-    threads_option,
-    weights_option,
-)
-from .output import print_table, printable, stream_text, tell
-from .progress import Progress
+from .options import TEXT, model_argument, sampling_options, session_options, stop_option, template_options
+from .output import print_table, printable, stream_text
+from .sessions import opened, tell_notes
 
 if TYPE_CHECKING:
     from ..backends.sessions.chat import Chat
@@ -58,14 +48,11 @@ quotes, up to the next three. A line that begins with a space is no command.
 @click.option("-n", "--tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
 @stop_option
-@backend_option
-@threads_option
-@weights_option
-@common_options
+@session_options
 def chat(
     model: Path,
     system: str | None,
-    chat_template: Path | None,
+    templates: "ChatTemplates | None",
     template: str | None,
     variables: dict[str, Any],
     tokens: int | None,
@@ -85,19 +72,14 @@ def chat(
              ggufc chat base.gguf --chat-template gemma.jinja
     """
     from ..backends.sessions.chat import Chat
-    from ..backends.sessions.load import load
     from ..backends.sessions.sampling import Sampling
     from ..backends.sessions.stopping import checked_stops
-    from ..frontend.chat_template import ChatTemplates
 
     Sampling.of(sampling)  # before the model is opened
     options = {"max_tokens": tokens, "stop": checked_stops(stop), **sampling}
-    own = ChatTemplates.from_file(chat_template) if chat_template else None
-    with Progress() as progress:
-        session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
-    for note in session.tokenizer.notes:
-        tell(note)
-    talk = Chat(session, own or _templates(session, model), template=template, variables=variables)
+    session = opened(model, backend, threads, weights_file, archdefs)
+    tell_notes(session.tokenizer)
+    talk = Chat(session, templates or _templates(session, model), template=template, variables=variables)
     if system:
         talk.set_system(system)
     terminal = sys.stdin.isatty()

@@ -2,24 +2,19 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..frontend.errors import InputError
-from .options import (
-    PATH,
-    TEXT,
-    backend_option,
-    common_options,
-    model_argument,
-    template_options,
-    threads_option,
-    weights_option,
-)
-from .output import print_json, print_table, tell
+from .options import PATH, TEXT, model_argument, session_options, template_options
+from .output import print_json, print_table
 from .progress import Progress
 from .prompts import decoded
+from .sessions import opened, tell_notes
+
+if TYPE_CHECKING:
+    from ..frontend.chat_template import ChatTemplates
 
 
 @click.command(short_help="Let MODEL choose among answers.")
@@ -31,17 +26,14 @@ from .prompts import decoded
 @click.option("--rating", metavar="LOW-HIGH", help="Answers are the whole numbers of a range, such as 1-5.")
 @click.option("-f", "--file", "material_file", type=PATH, metavar="FILE", help="What the question is about.")
 @template_options
-@backend_option
-@threads_option
-@weights_option
-@common_options
+@session_options
 def decide(
     model: Path,
     question: str,
     given: tuple[str, ...],
     rating: str | None,
     material_file: Path | None,
-    chat_template: Path | None,
+    templates: "ChatTemplates | None",
     template: str | None,
     variables: dict[str, Any],
     backend: str,
@@ -62,18 +54,13 @@ def decide(
     """
     from ..backends.sessions.decide import YES_NO, classify
     from ..backends.sessions.decide import decide as choose
-    from ..backends.sessions.load import load
-    from ..frontend.chat_template import ChatTemplates
 
     if given and rating:
         raise InputError("give one of --option and --rating")
     options = given or (_range(rating) if rating else YES_NO)
     material = decoded(material_file.read_bytes(), str(material_file)) if material_file else ""
-    templates = ChatTemplates.from_file(chat_template) if chat_template else None
-    with Progress() as progress:
-        session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
-    for note in session.tokenizer.notes:
-        tell(note)
+    session = opened(model, backend, threads, weights_file, archdefs)
+    tell_notes(session.tokenizer)
     if session.facts.labels and (given or rating):
         raise InputError(f"the model has its own answers: {', '.join(session.facts.labels)}; give no others")
     with Progress() as progress:

@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ..frontend.errors import InputError
-from .options import (
-    PATH,
-    TEXT,
-    backend_option,
-    common_options,
-    model_argument,
-    threads_option,
-    weights_option,
-)
-from .output import print_columns, print_json, stream_text, tell
+from .options import PATH, TEXT, model_argument, session_options
+from .output import print_columns, print_json, stream_text
 from .progress import Progress
 from .prompts import decoded, parse_ids
+from .sessions import opened, tell_notes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,10 +24,7 @@ if TYPE_CHECKING:
 @click.option("--prompt-ids", multiple=True, metavar="IDS", help="Token ids, such as 101,2023,102; fed as they are.")
 @click.option("--raw", is_flag=True, help="As the model gives them, not of length 1.")
 @click.option("--compare", is_flag=True, help="Print the cosine of each pair instead.")
-@backend_option
-@threads_option
-@weights_option
-@common_options
+@session_options
 def embed(
     model: Path,
     texts: tuple[str, ...],
@@ -56,16 +46,12 @@ def embed(
     """
     import numpy as np
 
-    from ..backends.sessions.load import load
-
     given: list[str | list[int]] = [*map(parse_ids, prompt_ids), *_texts(texts, text_file, bool(prompt_ids))]
     if not given:
         raise InputError('no texts; give one, as in ggufc embed MODEL "A cat sleeps."')
-    with Progress() as progress:
-        session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
+    session = opened(model, backend, threads, weights_file, archdefs)
     if any(isinstance(text, str) for text in given):
-        for note in session.tokenizer.notes:
-            tell(note)
+        tell_notes(session.tokenizer)
     ids = [session.tokenizer.encode(text) if isinstance(text, str) else text for text in given]
     found: list[np.ndarray] = []
     with Progress() as progress:

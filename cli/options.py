@@ -5,11 +5,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..backends.host.cores import MOST_THREADS
+
+if TYPE_CHECKING:
+    from ..frontend.chat_template import ChatTemplates
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -103,6 +106,8 @@ threads_option = click.option(
 backend_option = click.option(
     "--backend", type=click.Choice(["iree", "native", "xla"]), default="iree", show_default=True, help="What runs it."
 )
+session_options = options(backend_option, threads_option, weights_option, common_options)
+"""What `sessions.opened` goes by, and the options of all commands."""
 against_option = click.option(
     "--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp)."
 )
@@ -152,9 +157,21 @@ def _settings(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) ->
     return found
 
 
+def _templates(ctx: click.Context, _: click.Parameter, file: Path | None) -> "ChatTemplates | None":
+    """The template of a file, which is read before the model is."""
+    from ..frontend.chat_template import ChatTemplates
+
+    return ChatTemplates.from_file(file) if file else None
+
+
 template_options = options(
     click.option(
-        "--chat-template", type=PATH, metavar="FILE", help="A chat template in jinja2 instead of the model's."
+        "--chat-template",
+        "templates",
+        type=PATH,
+        metavar="FILE",
+        callback=_templates,
+        help="A chat template in jinja2 instead of the model's.",
     ),
     click.option(
         "--template", type=TEXT, metavar="NAME", help="Which of the model's chat templates; default: the main one."

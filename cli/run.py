@@ -9,21 +9,11 @@ from typing import Any
 import click
 
 from ..frontend.errors import InputError, UnsupportedError
-from .options import (
-    PATH,
-    TEXT,
-    backend_option,
-    common_options,
-    model_argument,
-    sampling_options,
-    stop_option,
-    threads_option,
-    tokens_option,
-    weights_option,
-)
+from .options import PATH, TEXT, model_argument, sampling_options, session_options, stop_option, tokens_option
 from .output import print_json, stream_text, tell
 from .progress import Progress
 from .prompts import decoded, parse_ids, without_advice
+from .sessions import opened, tell_notes
 
 
 @click.command(short_help="Continue a prompt with MODEL.")
@@ -34,11 +24,8 @@ from .prompts import decoded, parse_ids, without_advice
 @tokens_option
 @sampling_options()
 @stop_option
-@backend_option
-@threads_option
 @click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
-@weights_option
-@common_options
+@session_options
 def run(
     model: Path,
     prompt: str | None,
@@ -62,7 +49,6 @@ def run(
              ggufc run gemma/ -f story.txt --temperature 0.8 --top-p 0.95 --seed 7
              echo "1, 2, 3," | ggufc run gemma/ --stop 10
     """
-    from ..backends.sessions.load import load
     from ..backends.sessions.sampling import Sampling
     from ..backends.sessions.stopping import StopTexts, checked_stops
 
@@ -70,16 +56,7 @@ def run(
     stops = StopTexts(checked_stops(stop))
     given = _prompt(prompt, prompt_file, prompt_ids)
     start = perf_counter()
-    with Progress() as progress:
-        session = load(
-            model,
-            backend,
-            threads=threads,
-            exact=exact,
-            weights=weights_file,
-            archdefs=archdefs,
-            progress=progress,
-        )
+    session = opened(model, backend, threads, weights_file, archdefs, exact=exact)
     tokenizer = _tokenizer(session, needed=isinstance(given, str))
     ids = tokenizer.encode(given) if isinstance(given, str) else given
     loaded = perf_counter()
@@ -135,8 +112,7 @@ def _tokenizer(session: Any, needed: bool) -> Any:
             raise
         tell(f"ids instead of text: {without_advice(str(error))}")
         return None
-    for note in tokenizer.notes:
-        tell(note)
+    tell_notes(tokenizer)
     return tokenizer
 
 

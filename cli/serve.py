@@ -1,22 +1,17 @@
 """`ggufc serve`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..frontend.models import find_model
-from .options import (
-    TEXT,
-    backend_option,
-    common_options,
-    model_argument,
-    template_options,
-    threads_option,
-    weights_option,
-)
+from .options import TEXT, model_argument, session_options, template_options
 from .output import print_json, printable, tell
-from .progress import Progress
+from .sessions import opened, tell_notes
+
+if TYPE_CHECKING:
+    from ..frontend.chat_template import ChatTemplates
 
 
 @click.command(short_help="Serve MODEL over HTTP, with OpenAI's routes.")
@@ -51,10 +46,7 @@ from .progress import Progress
     help="How long answers may still take when the server is stopped.",
 )
 @template_options
-@backend_option
-@threads_option
-@weights_option
-@common_options
+@session_options
 def serve(
     model: Path,
     host: str,
@@ -63,7 +55,7 @@ def serve(
     parallel: int,
     queue: int,
     grace: float,
-    chat_template: Path | None,
+    templates: "ChatTemplates | None",
     template: str | None,
     variables: dict[str, Any],
     backend: str,
@@ -81,16 +73,11 @@ def serve(
     """
     from ..backends.serve.requests import Reader
     from ..backends.serve.server import Server, listening
-    from ..backends.sessions.load import load
-    from ..frontend.chat_template import ChatTemplates
 
     listener = listening(host, port)
-    own = ChatTemplates.from_file(chat_template) if chat_template else None
-    with Progress() as progress:
-        session = load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress)
-    for note in session.tokenizer.notes:
-        tell(note)
-    templates = own or session.chat_templates
+    session = opened(model, backend, threads, weights_file, archdefs)
+    tell_notes(session.tokenizer)
+    templates = templates or session.chat_templates
     if template or templates.sources:  # one that can't be used is told of now
         templates.source(template)
     else:
