@@ -13,13 +13,20 @@ if TYPE_CHECKING:
 
 
 def opened(
-    model: Path, backend: str, threads: int | None, weights_file: Path | None, archdefs: Iterable[Path], **more: bool
+    model: Path,
+    backend: str,
+    threads: int | None,
+    weights_file: Path | None,
+    archdefs: Iterable[Path],
+    exact: bool = False,
 ) -> "Session":
-    """A session of a model, as `session_options` ask for it, under a bar of progress; `more` is for `load`."""
+    """A session of a model, as `session_options` ask for it, loaded under a bar of progress."""
     from ..backends.sessions.load import load
 
     with Progress() as progress:
-        return load(model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress, **more)
+        return load(
+            model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress, exact=exact
+        )
 
 
 def tell_notes(tokenizer: "Tokenizer") -> None:

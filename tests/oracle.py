@@ -22,132 +22,32 @@ import numpy.typing as npt
 import xllamacpp.xllamacpp as xllamacpp
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize
+from ggufc.backends.reports.llama_h import FLAG, HANDLE, INT, LOG, POOLINGS, Batch, Signature, library
 
 KV_TYPES = {"f32": GGMLQuantizationType.F32, "f16": GGMLQuantizationType.F16}
-POOLINGS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}  # enum llama_pooling_type
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float32]
 
 
-class ModelParams(ctypes.Structure):
-    """The head of `struct llama_model_params`, with room behind it: a by-value call allows more than the real one."""
-
-    _fields_ = (
-        ("opaque", ctypes.c_uint64 * 9),
-        ("vocab_only", ctypes.c_bool),
-        ("check_tensors", ctypes.c_bool),
-        ("use_extra_bufts", ctypes.c_bool),
-        ("rest", ctypes.c_uint64 * 54),
-    )
-
-
-class ContextParams(ctypes.Structure):
-    """The head of `struct llama_context_params` (llama.h), with room behind it for what is left as it came."""
-
-    _fields_ = (
-        ("n_ctx", ctypes.c_uint32),
-        ("n_batch", ctypes.c_uint32),
-        ("n_ubatch", ctypes.c_uint32),
-        ("n_seq_max", ctypes.c_uint32),
-        ("outputs", ctypes.c_uint32 * 3),
-        ("n_threads", ctypes.c_int32),
-        ("n_threads_batch", ctypes.c_int32),
-        ("context_type", ctypes.c_int32),
-        ("rope_scaling_type", ctypes.c_int32),
-        ("pooling_type", ctypes.c_int32),
-        ("attention_type", ctypes.c_int32),
-        ("flash_attn_type", ctypes.c_int32),
-        ("rope", ctypes.c_uint32 * 8),
-        ("cb_eval", ctypes.c_void_p),
-        ("cb_eval_user_data", ctypes.c_void_p),
-        ("type_k", ctypes.c_int32),
-        ("type_v", ctypes.c_int32),
-        ("rest", ctypes.c_uint64 * 52),
-    )
-
-
-class Batch(ctypes.Structure):
-    """`struct llama_batch` (llama.h)."""
-
-    _fields_ = (
-        ("n_tokens", ctypes.c_int32),
-        ("token", ctypes.POINTER(ctypes.c_int32)),
-        ("embd", ctypes.POINTER(ctypes.c_float)),
-        ("pos", ctypes.POINTER(ctypes.c_int32)),
-        ("n_seq_id", ctypes.POINTER(ctypes.c_int32)),
-        ("seq_id", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
-        ("logits", ctypes.POINTER(ctypes.c_int8)),
-    )
-
-
-_FLOATS = ctypes.POINTER(ctypes.c_float)
-_HANDLE, _INT, _FLAG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {  # function -> (result, arguments)
-    "llama_log_set": (None, (_HANDLE, _HANDLE)),
-    "llama_backend_init": (None, ()),
-    "llama_model_default_params": (ModelParams, ()),
-    "llama_model_load_from_file": (_HANDLE, (ctypes.c_char_p, ModelParams)),
-    "llama_model_free": (None, (_HANDLE,)),
-    "llama_model_get_vocab": (_HANDLE, (_HANDLE,)),
-    "llama_model_n_embd_out": (_INT, (_HANDLE,)),
-    "llama_model_n_cls_out": (ctypes.c_uint32, (_HANDLE,)),
-    "llama_vocab_n_tokens": (_INT, (_HANDLE,)),
-    "llama_vocab_is_eog": (_FLAG, (_HANDLE, _INT)),
-    "llama_tokenize": (
-        _INT,
-        (_HANDLE, ctypes.c_char_p, _INT, _HANDLE, _INT, _FLAG, _FLAG),
-    ),
-    "llama_detokenize": (
-        _INT,
-        (_HANDLE, _HANDLE, _INT, ctypes.c_char_p, _INT, _FLAG, _FLAG),
-    ),
-    "llama_token_to_piece": (
-        _INT,
-        (_HANDLE, _INT, ctypes.c_char_p, _INT, _INT, _FLAG),
-    ),
-    "llama_context_default_params": (ContextParams, ()),
-    "llama_init_from_model": (_HANDLE, (_HANDLE, ContextParams)),
-    "llama_free": (None, (_HANDLE,)),
-    "llama_set_n_threads": (None, (_HANDLE, _INT, _INT)),
-    "llama_set_embeddings": (None, (_HANDLE, _FLAG)),
-    "llama_get_memory": (_HANDLE, (_HANDLE,)),
-    "llama_memory_clear": (None, (_HANDLE, _FLAG)),
-    "llama_batch_init": (Batch, (_INT, _INT, _INT)),
+_MORE: dict[str, Signature] = {
+    "llama_model_n_cls_out": (ctypes.c_uint32, (HANDLE,)),
+    "llama_vocab_is_eog": (FLAG, (HANDLE, INT)),
+    "llama_tokenize": (INT, (HANDLE, ctypes.c_char_p, INT, HANDLE, INT, FLAG, FLAG)),
+    "llama_detokenize": (INT, (HANDLE, HANDLE, INT, ctypes.c_char_p, INT, FLAG, FLAG)),
+    "llama_token_to_piece": (INT, (HANDLE, INT, ctypes.c_char_p, INT, INT, FLAG)),
+    "llama_batch_init": (Batch, (INT, INT, INT)),
     "llama_batch_free": (None, (Batch,)),
-    "llama_decode": (_INT, (_HANDLE, Batch)),
-    "llama_get_logits_ith": (_FLOATS, (_HANDLE, _INT)),
-    "llama_get_embeddings_ith": (_FLOATS, (_HANDLE, _INT)),
-    "llama_get_embeddings_seq": (_FLOATS, (_HANDLE, _INT)),
 }
+"""What ggufc itself has no use for."""
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+@LOG
 def _silence(level: int, text: bytes, user_data: int) -> None:
     """Takes llama.cpp's log and drops it."""
 
 
-def _load_library() -> Any:
-    lib = ctypes.CDLL(xllamacpp.__file__)
-    for name, (restype, argtypes) in _SIGNATURES.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = restype, argtypes
-    lib.llama_log_set(_silence, None)
-    lib.llama_backend_init()
-    # The structures above follow one llama.h: its own defaults tell whether this build still has that layout.
-    found = lib.llama_context_default_params()
-    known = {"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_threads": 4, "rope_scaling_type": -1}
-    known |= {"pooling_type": -1, "attention_type": -1, "flash_attn_type": -1, "type_k": 1, "type_v": 1}
-    wrong = [name for name, value in known.items() if getattr(found, name) != value]
-    if wrong:
-        raise RuntimeError(f"llama_context_params of this xllamacpp has another layout ({wrong}); mend ContextParams")
-    model = lib.llama_model_default_params()
-    if model.vocab_only or model.check_tensors or not model.use_extra_bufts:
-        raise RuntimeError("llama_model_params of this xllamacpp has another layout; mend ModelParams")
-    return lib
-
-
-_LIB = _load_library()
+_LIB = library(_silence, _MORE)
 
 
 class Vocabulary:

@@ -5,7 +5,6 @@ caches in float16, flash attention where it thinks best), so that it runs as its
 """
 
 import ctypes
-import importlib
 import os
 import re
 from collections.abc import Sequence
@@ -15,47 +14,17 @@ from typing import Any
 import numpy as np
 
 from ...frontend.errors import InputError, UnsupportedError
+from .llama_h import LOG, POOLINGS, Batch, library
 
 KV = "f16"
 """Element type of llama.cpp's caches by default."""
-_NO_POOLING = 0  # enum llama_pooling_type
-
-
-class _ModelParams(ctypes.Structure):
-    """`struct llama_model_params` (llama.h), passed on as it came; there is room for a longer one."""
-
-    _fields_ = (("opaque", ctypes.c_uint64 * 64),)
-
-
-class _ContextParams(ctypes.Structure):
-    """The head of `struct llama_context_params` (llama.h); the rest is passed on as it came."""
-
-    _fields_ = (
-        ("n_ctx", ctypes.c_uint32),
-        ("n_batch", ctypes.c_uint32),
-        ("n_ubatch", ctypes.c_uint32),
-        ("opaque", ctypes.c_uint32 * 117),
-    )
-
-
-class _Batch(ctypes.Structure):
-    """`struct llama_batch` (llama.h); null pointers mean: the next positions, sequence 0, logits of the last token."""
-
-    _fields_ = (
-        ("n_tokens", ctypes.c_int32),
-        ("token", ctypes.POINTER(ctypes.c_int32)),
-        ("pointers", ctypes.c_void_p * 5),
-    )
-
-
-_LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 _ERROR = 4
 """GGML_LOG_LEVEL_ERROR (ggml.h)."""
 _errors: list[str] = []
 """What llama.cpp's log said of the model that is opened, in the order in which calls give up: the cause comes first."""
 
 
-@_LOG
+@LOG
 def _listen(level: int, text: bytes, _: Any) -> None:
     if level == _ERROR and len(_errors) < 100:
         _errors.append(text.decode("utf-8", "replace").strip())
@@ -64,49 +33,6 @@ def _listen(level: int, text: bytes, _: Any) -> None:
 def _cause() -> str:
     """The first error of the log, without the name of the function that wrote it."""
     return re.sub(r"^\w+: (error loading model: )?", "", _errors[0]) if _errors else "its log doesn't say why"
-
-
-_HANDLE, _INT = ctypes.c_void_p, ctypes.c_int32
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {  # result, arguments
-    "llama_log_set": (None, (_LOG, _HANDLE)),
-    "llama_backend_init": (None, ()),
-    "llama_model_default_params": (_ModelParams, ()),
-    "llama_model_load_from_file": (_HANDLE, (ctypes.c_char_p, _ModelParams)),
-    "llama_model_free": (None, (_HANDLE,)),
-    "llama_model_get_vocab": (_HANDLE, (_HANDLE,)),
-    "llama_vocab_n_tokens": (_INT, (_HANDLE,)),
-    "llama_context_default_params": (_ContextParams, ()),
-    "llama_init_from_model": (_HANDLE, (_HANDLE, _ContextParams)),
-    "llama_free": (None, (_HANDLE,)),
-    "llama_set_n_threads": (None, (_HANDLE, _INT, _INT)),
-    "llama_n_batch": (ctypes.c_uint32, (_HANDLE,)),
-    "llama_get_memory": (_HANDLE, (_HANDLE,)),
-    "llama_memory_clear": (None, (_HANDLE, ctypes.c_bool)),
-    "llama_decode": (_INT, (_HANDLE, _Batch)),
-    "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
-    "llama_set_embeddings": (None, (_HANDLE, ctypes.c_bool)),
-    "llama_model_n_embd_out": (_INT, (_HANDLE,)),
-    "llama_pooling_type": (_INT, (_HANDLE,)),
-    "llama_get_embeddings_ith": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
-    "llama_get_embeddings_seq": (ctypes.POINTER(ctypes.c_float), (_HANDLE, _INT)),
-}
-
-
-def _library() -> Any:
-    try:
-        module = importlib.import_module("xllamacpp.xllamacpp")
-    except ImportError as error:
-        raise UnsupportedError(f"llama.cpp can't be run here ({error}); pip install xllamacpp") from None
-    library = ctypes.CDLL(module.__file__)
-    for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    library.llama_log_set(_listen, None)
-    library.llama_backend_init()
-    found = library.llama_context_default_params()
-    if (found.n_ctx, found.n_batch, found.n_ubatch) != (512, 2048, 512):  # llama.h's defaults show its layout
-        raise UnsupportedError("this xllamacpp lays out llama_context_params in a way that this version doesn't know")
-    return library
 
 
 class LlamaCpp:
@@ -127,7 +53,7 @@ class LlamaCpp:
         with path.open("rb") as file:
             if file.read(4) == b"IRPA":
                 raise UnsupportedError(f"{path}: an archive, which llama.cpp doesn't read; compare the model's GGUF")
-        self._lib = lib = _library()
+        self._lib = lib = library(_listen)
         _errors.clear()
         self._model = lib.llama_model_load_from_file(os.fsencode(path), lib.llama_model_default_params())
         if not self._model:
@@ -175,13 +101,13 @@ class LlamaCpp:
         self.reset()
         self._feed(ids)
         dim = (self._lib.llama_model_n_embd_out(self._model),)
-        if self._lib.llama_pooling_type(self._context) != _NO_POOLING:
+        if self._lib.llama_pooling_type(self._context) != POOLINGS["none"]:
             return np.ctypeslib.as_array(self._lib.llama_get_embeddings_seq(self._context, 0), dim).copy()
         rows = (self._lib.llama_get_embeddings_ith(self._context, n) for n in range(len(ids)))
         return np.stack([np.ctypeslib.as_array(row, dim) for row in rows])
 
     def _feed(self, ids: Sequence[int]) -> None:
-        status = self._lib.llama_decode(self._context, _Batch(len(ids), (ctypes.c_int32 * len(ids))(*ids)))
+        status = self._lib.llama_decode(self._context, Batch(len(ids), (ctypes.c_int32 * len(ids))(*ids)))
         if status:
             raise InputError(f"llama.cpp refuses {len(ids)} tokens (status {status})")
 

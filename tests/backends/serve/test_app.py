@@ -39,12 +39,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 
 @pytest.fixture(scope="module")
-def server(session: Session) -> Iterator[Running]:
-    with running(session) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as found:
         yield found

@@ -12,7 +12,7 @@ from ggufc import Session
 from ggufc.backends.serve.app import PAGE
 from ggufc.frontend.chat_template import ChatTemplates
 
-from ...serving import NAME, TEMPLATE, Running, running
+from ...serving import NAME, TEMPLATE, Running
 from ...tiny_models import Sizes, tiny_model
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.slow
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     path = tmp_path_factory.mktemp("page") / "tiny.gguf"
     return ggufc.load(tiny_model(path, "gemma3", Sizes(layers=4, context=100_000), seed=11), "native", threads=1)
-
-
-@pytest.fixture(scope="module")
-def server(session: Session) -> Iterator[Running]:
-    with running(session) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
