@@ -95,7 +95,11 @@ BY_NAME: Mapping[str, GgmlType] = MappingProxyType({t.name: t for t in (*TYPES, 
 
 
 def by_id(type_id: int) -> GgmlType:
-    """The type with ggml's number `type_id`; UnsupportedError for a removed or unknown one."""
+    """The type with ggml's number `type_id`.
+
+    Raises:
+        UnsupportedError: the number is of a removed or unknown type.
+    """
     if type_id in BY_ID:
         return BY_ID[type_id]
     if type_id in _REMOVED:
@@ -106,7 +110,11 @@ def by_id(type_id: int) -> GgmlType:
 
 
 def by_name(name: str) -> GgmlType:
-    """The type called `name` (lower case); UnsupportedError names the nearest one."""
+    """The type called `name` (lower case).
+
+    Raises:
+        UnsupportedError: there is none; it names the nearest ones.
+    """
     if name in BY_NAME:
         return BY_NAME[name]
     found = near(name, BY_NAME)

@@ -132,7 +132,8 @@ class GgufFile:
     def tensor_bytes(self, name: str) -> np.ndarray:
         """The tensor's blocks as uint8 (nbytes,), read-only, a view of the mapping: nothing is copied.
 
-        Raises InputError naming the nearest tensors when there is none of that name.
+        Raises:
+            InputError: there is no tensor of that name; it names the nearest ones.
         """
         if name not in self.tensors:
             raise InputError(f"{_shown(self.path)}: there is no tensor {quoted(name)}{_near(name, self.tensors)}")
@@ -153,7 +154,10 @@ class GgufFile:
     def metadata_value(self, key: str, kind: type[T]) -> T:
         """The value of `key`, which must be an int, float, bool, str, np.ndarray (numbers) or tuple (strings).
 
-        An integer also serves where a float is wanted. Raises InputError for an absent key or another kind.
+        An integer also serves where a float is wanted.
+
+        Raises:
+            InputError: the key is absent, or its value is of another kind.
         """
         if key not in self.metadata:
             raise InputError(f"{_shown(self.path)}: the key {quoted(key)} is missing{_near(key, self.metadata)}")
@@ -187,8 +191,10 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
 
     The first file of a split model stands for all of them, which lie beside it under their numbers.
 
-    Raises InputError for what is no file, no GGUF or a damaged one, for another part than the first and for parts that
-    are missing or of another model; UnsupportedError for another version, byte order or tensor type.
+    Raises:
+        InputError: no file, no GGUF or a damaged one; another part than the first; parts are missing or of another
+            model.
+        UnsupportedError: another version, byte order or tensor type.
     """
     first = _read_file(Path(path))
     try:
@@ -201,7 +207,8 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
 def read_metadata(path: Path) -> GgufFile:
     """A file by itself, whatever it says of others: what `GgufFile.metadata_bytes` gave.
 
-    Raises InputError and UnsupportedError as `read_gguf`.
+    Raises:
+        InputError, UnsupportedError: as `read_gguf`.
     """
     return _read_file(path)
 

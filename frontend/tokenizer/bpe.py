@@ -46,7 +46,11 @@ class Family:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
-        """Raises UnsupportedError where there are no merges, and for a `pre` that isn't known."""
+        """Makes it from a GGUF's token table and the keys that are the family's own.
+
+        Raises:
+            UnsupportedError: there are no merges, or `pre` isn't known.
+        """
         pre = pre_of(metadata, [])
         written = strings(metadata, "merges")
         if written is None and metadata.get("tokenizer.ggml.pre") != "kimi-k2":
@@ -151,7 +155,11 @@ def add_specials(tokenizer: Tokenizer, specials: Saved) -> None:
 
 
 def load_json(folder: Path) -> Tokenizer:
-    """The `tokenizers` file of a folder. Raises OSError or ValueError."""
+    """The `tokenizers` file of a folder.
+
+    Raises:
+        OSError, ValueError: the file is missing or damaged.
+    """
     path = folder / MODEL_FILE
     try:
         return Tokenizer.from_buffer(path.read_bytes())

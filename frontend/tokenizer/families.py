@@ -20,7 +20,10 @@ class Family(Protocol):
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
         """Makes it from a GGUF's token table and the keys that are the family's own.
 
-        Adds to `notes` what a user should know. Raises InputError or UnsupportedError for what can't be.
+        Adds to `notes` what a user should know.
+
+        Raises:
+            InputError, UnsupportedError: a key's value can't be, or isn't known.
         """
         ...
 
@@ -42,7 +45,11 @@ class Family(Protocol):
 
     @classmethod
     def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
-        """Reads what `save` wrote. Raises OSError, ValueError, KeyError or TypeError for what is damaged."""
+        """Reads what `save` wrote.
+
+        Raises:
+            OSError, ValueError, KeyError, TypeError: a file is missing or damaged.
+        """
         ...
 
 
@@ -87,7 +94,9 @@ _NONE = ("none", "no_vocab")
 def family_of(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, Defaults]:
     """The name of a GGUF's family, and what holds where the file is silent; adds to `notes` what is missing.
 
-    Raises UnsupportedError where there is no tokenizer or none that is known, InputError for a key of the wrong kind.
+    Raises:
+        UnsupportedError: there is no tokenizer, or none that is known.
+        InputError: a key is of the wrong kind.
     """
     name = metadata.get("tokenizer.ggml.model", "none")
     if not isinstance(name, str):
@@ -107,7 +116,11 @@ def family_of(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, Defau
 
 
 def family_class(name: str) -> type[Family]:
-    """The class of a family; imports it, and with it the library that it stands on. Raises UnsupportedError."""
+    """The class of a family; imports it, and with it the library that it stands on.
+
+    Raises:
+        UnsupportedError: there is no such family.
+    """
     return import_module(f".{_entry(name, 'the family of the tokenizer').module}", __package__).Family
 
 

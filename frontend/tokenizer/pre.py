@@ -214,7 +214,9 @@ PRES: dict[str, Pre] = {name: pre for names, pre in _BY_NAMES.items() for name i
 def pre_of(metadata: Mapping[str, Any], notes: list[str]) -> Pre:
     """What tokenizer.ggml.pre of a GGUF stands for; adds to `notes` that it is missing.
 
-    Raises InputError where the key is no text, UnsupportedError for a name that isn't known.
+    Raises:
+        InputError: the key is no text.
+        UnsupportedError: the name isn't known.
     """
     if metadata.get("tokenizer.ggml.model") == "gemma4":
         return PRES["gemma4"]

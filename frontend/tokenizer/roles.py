@@ -104,7 +104,10 @@ def special_tokens(
 ) -> tuple[SpecialTokens, bytes]:
     """The roles of a vocabulary's tokens, and the tokens' types as these mend them; `ids` are those of all texts.
 
-    Adds to `notes` what the file says and is not believed. Raises InputError for a key of the wrong kind.
+    Adds to `notes` what the file says and is not believed.
+
+    Raises:
+        InputError: a key is of the wrong kind.
     """
     roles = {
         "bos": _by_key(metadata, "bos", len(ids), defaults.bos_id, notes),
@@ -146,7 +149,11 @@ def special_tokens(
 
 
 def flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
-    """A yes or no of tokenizer.ggml. Raises InputError where it is something else."""
+    """A yes or no of tokenizer.ggml.
+
+    Raises:
+        InputError: it is something else.
+    """
     value = metadata.get(f"tokenizer.ggml.{name}", default)
     if not isinstance(value, bool):
         raise InputError(f"tokenizer.ggml.{name} is {value!r}; it must be true or false")

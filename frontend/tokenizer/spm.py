@@ -31,7 +31,11 @@ class Family:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
-        """Raises InputError where SentencePiece does not take the vocabulary."""
+        """Makes it from a GGUF's token table and the keys that are the family's own.
+
+        Raises:
+            InputError: SentencePiece doesn't take the vocabulary.
+        """
         ids = vocabulary.ids
         pieces = [
             (text, score, _type(text, kind))
@@ -76,7 +80,11 @@ class Family:
 
 
 def load_model(folder: Path) -> sentencepiece.SentencePieceProcessor:
-    """The model file of a folder. Raises OSError or ValueError."""
+    """The model file of a folder.
+
+    Raises:
+        OSError, ValueError: the file is missing or damaged.
+    """
     path = folder / MODEL_FILE
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())

@@ -61,8 +61,9 @@ class Tokenizer:
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Self:
         """The tokenizer of a GGUF's metadata (plain values, strings, sequences or arrays).
 
-        Raises UnsupportedError where there is none or it is of a kind that isn't known, InputError where a key is
-        missing or its value can't be.
+        Raises:
+            UnsupportedError: there is none, or it is of a kind that isn't known.
+            InputError: a key is missing, or its value can't be.
         """
         notes: list[str] = []
         name, defaults = family_of(metadata, notes)
@@ -80,7 +81,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """The tokenizer that `save` wrote. Raises InputError where its files are missing or damaged."""
+        """The tokenizer that `save` wrote.
+
+        Raises:
+            InputError: its files are missing or damaged.
+        """
         path = Path(folder) / CONFIG_FILE
         try:
             config = json.loads(path.read_text("utf-8"))
@@ -126,8 +131,10 @@ class Tokenizer:
 
         `add_special` adds BOS, EOS or SEP where the vocabulary wants them, but never a second one. With `parse_special`
         the text of a control token becomes that token; without, it is text like any other (user-defined tokens are
-        always found). `barrier` is a character that is no text: no special token is found across it. Raises InputError
-        for a text that is not Unicode: with a lone surrogate, which stands for bytes that were not UTF-8.
+        always found). `barrier` is a character that is no text: no special token is found across it.
+
+        Raises:
+            InputError: the text is not Unicode: it has a lone surrogate, which stands for bytes that were not UTF-8.
         """
         _check_unicode(text)
         ids: list[int] = []
@@ -147,8 +154,10 @@ class Tokenizer:
         """The text of some ids: their bytes joined, then decoded, with U+FFFD for what is not UTF-8.
 
         Control tokens are left out unless `render_special`. The ids may be the middle of a text; where they are a
-        `whole` one, BOS and EOS around it go, and the spaces that encoding put in. Raises ValueError for an id outside
-        the vocabulary.
+        `whole` one, BOS and EOS around it go, and the spaces that encoding put in.
+
+        Raises:
+            ValueError: an id is outside the vocabulary.
         """
         if whole:
             return self._decode_whole(list(ids), render_special)
@@ -169,8 +178,11 @@ class Tokenizer:
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, a control token's text included; they need not be whole characters. Raises ValueError
-        as `decode` does."""
+        """The bytes of one token, a control token's text included; they need not be whole characters.
+
+        Raises:
+            ValueError: as `decode`.
+        """
         return self._piece(token, True)
 
     def stream(self, *, render_special: bool = False) -> "TokenStream":
@@ -217,7 +229,11 @@ class TokenStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """The characters that this id completes, "" while one is unfinished. Raises ValueError as `decode` does."""
+        """The characters that this id completes, "" while one is unfinished.
+
+        Raises:
+            ValueError: as `Tokenizer.decode`.
+        """
         return self._decoder.decode(self._tokenizer._piece(token, self._render_special))
 
     def flush(self) -> str:
@@ -228,7 +244,11 @@ class TokenStream:
 
 
 def _check_unicode(text: str) -> None:
-    """Refuses a text that UTF-8 can't hold. Raises InputError."""
+    """Refuses a text that UTF-8 can't hold.
+
+    Raises:
+        InputError: it has a lone surrogate.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

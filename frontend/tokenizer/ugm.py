@@ -71,7 +71,11 @@ class Family:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
-        """Raises InputError where SentencePiece does not take the vocabulary or its normalizer's table."""
+        """Makes it from a GGUF's token table and the keys that are the family's own.
+
+        Raises:
+            InputError: SentencePiece doesn't take the vocabulary, or its normalizer's table.
+        """
         if vocabulary.specials.unk_id is None:
             notes.append("the vocabulary has no unknown token: characters that are none of its own are left out")
         spoken = zip(vocabulary.scores, vocabulary.types, strict=True)
@@ -151,7 +155,11 @@ class Family:
 
 
 def _charsmap(metadata: Mapping[str, Any]) -> bytes:
-    """SentencePiece's table of replacements, b"" where there is none. Raises InputError where it can't be one."""
+    """SentencePiece's table of replacements, b"" where there is none.
+
+    Raises:
+        InputError: it can't be one.
+    """
     value = metadata.get("tokenizer.ggml.precompiled_charsmap")
     if value is None:
         return b""

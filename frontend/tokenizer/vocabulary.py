@@ -40,7 +40,9 @@ class Vocabulary:
 def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list[str]) -> Vocabulary:
     """The token table of a GGUF; adds to `notes` what it says and is not believed.
 
-    Raises InputError where a key's value can't be, UnsupportedError where there are no texts or they are not UTF-8.
+    Raises:
+        InputError: a key's value can't be.
+        UnsupportedError: there are no texts, or they are not UTF-8.
     """
     texts = _texts(metadata)
     ids = {text: i for i, text in enumerate(texts)}
@@ -64,7 +66,9 @@ def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list
 def strings(metadata: Mapping[str, Any], name: str) -> Sequence[str] | None:
     """A list of texts of tokenizer.ggml, None where the file has none.
 
-    Raises InputError where it is something else, UnsupportedError where they are not UTF-8.
+    Raises:
+        InputError: it is something else.
+        UnsupportedError: they are not UTF-8.
     """
     texts = metadata.get(f"tokenizer.ggml.{name}")
     if texts is None:

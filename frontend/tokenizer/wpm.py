@@ -84,7 +84,11 @@ class Family:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary, metadata: Mapping[str, Any], notes: list[str]) -> Self:
-        """Raises InputError where the normalizer's flags are none."""
+        """Makes it from a GGUF's token table and the keys that are the family's own.
+
+        Raises:
+            InputError: the normalizer's flags are none.
+        """
         lowercase = flag(metadata, "normalizer.lowercase", True)
         strip_accents = flag(metadata, "normalizer.strip_accents", lowercase)
         specials = vocabulary.specials
