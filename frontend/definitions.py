@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from .archdef import ArchDef, read
+from .archdef.parser import read
+from .archdef.tree import ArchDef
 from .errors import InputError, UnsupportedError
 from .near import nearest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .archdef import (
+from .archdef.tree import (
     ArchDef,
     Call,
     Condition,

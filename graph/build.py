@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..frontend.archdef import ArchDef, Expression, Name, Reference, Step, TensorRef
+from ..frontend.archdef.tree import ArchDef, Expression, Name, Reference, Step, TensorRef
 from ..frontend.errors import UnsupportedError
 from ..frontend.gguf import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole

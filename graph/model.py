@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..frontend.archdef import ArchDef
+from ..frontend.archdef.tree import ArchDef
 from ..frontend.definitions import find
 from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf import GgufFile, quoted, read_gguf

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..frontend.archdef import ArchDef, Expression, Name, Parameter, Step, TensorRef, names_of
+from ..frontend.archdef.tree import ArchDef, Expression, Name, Parameter, Step, TensorRef, names_of
 from .ir import Op
 from .model import Model
 

@@ -6,8 +6,11 @@ from pathlib import Path
 import ggufc
 import numpy as np
 import pytest
-from ggufc.frontend import archdef, hyperparameters
-from ggufc.frontend.archdef import SELECTORS, parse
+from ggufc.frontend import hyperparameters
+from ggufc.frontend.archdef import expressions, parser
+from ggufc.frontend.archdef.line import MAX_LINE, MAX_NAME
+from ggufc.frontend.archdef.parser import parse
+from ggufc.frontend.archdef.tree import SELECTORS
 from ggufc.frontend.operations import FUNCTIONS, OPERATIONS, WHOLE, Attribute, Signature
 from ggufc.graph import build
 from ggufc.graph.model import open_model
@@ -101,7 +104,7 @@ def test_the_functions_of_expressions_are_the_parsers() -> None:
 
 def test_the_sections_are_the_parsers(example: str) -> None:
     found = {word.split()[0] for word in quoted([row[0] for row in table("section")])}
-    assert found == {"arch", "kind", *archdef._Parser.SECTIONS}
+    assert found == {"arch", "kind", *parser.SECTIONS}
 
 
 def test_the_table_of_attributes_has_all_of_them() -> None:
@@ -115,12 +118,12 @@ def test_the_table_of_attributes_has_all_of_them() -> None:
 def test_the_bounds_are_the_parsers() -> None:
     bounds = TEXT.split("## Bounds")[1]
     assert [int(number) for number in re.findall(r"\d+", bounds)] == [
-        archdef.MAX_BYTES // 1024,
-        archdef.MAX_ENTRIES,
-        archdef.MAX_LINE,
-        archdef.MAX_NAME,
-        archdef.MAX_DEPTH,
-        *(2, archdef.MAX_NUMBER.bit_length() - 1),
+        parser.MAX_BYTES // 1024,
+        parser.MAX_ENTRIES,
+        MAX_LINE,
+        MAX_NAME,
+        expressions.MAX_DEPTH,
+        *(2, expressions.MAX_NUMBER.bit_length() - 1),
         hyperparameters.MAX_LAYERS,
         hyperparameters.MAX_WORK,
         build.MAX_OPS,

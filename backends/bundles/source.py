@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...frontend.archdef import read as read_definition
+from ...frontend.archdef.parser import read as read_definition
 from ...frontend.definitions import SUFFIX
 from ...frontend.errors import InputError
 from ...frontend.models import find_model

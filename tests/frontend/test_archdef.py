@@ -6,8 +6,9 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from ggufc.frontend import archdef
-from ggufc.frontend.archdef import ArchDef, Call, Name, Number, TensorRef, parse, read
+from ggufc.frontend.archdef import parser
+from ggufc.frontend.archdef.parser import parse, read
+from ggufc.frontend.archdef.tree import ArchDef, Call, Name, Number, TensorRef
 from ggufc.frontend.definitions import find
 from ggufc.frontend.errors import InputError, UnsupportedError
 from hypothesis import given, settings
@@ -174,7 +175,7 @@ def test_what_is_missing_is_told(without: str, message: str) -> None:
 def test_files_that_are_no_definition(tmp_path: Path) -> None:
     latin, large = tmp_path / "latin.archdef", tmp_path / "large.archdef"
     latin.write_bytes(b"arch caf\xe9")
-    large.write_bytes(b"#" * (archdef.MAX_BYTES + 1))
+    large.write_bytes(b"#" * (parser.MAX_BYTES + 1))
     for path, message in ((latin, "not UTF-8 text"), (large, "larger than"), (tmp_path / "none", "No such file")):
         with pytest.raises(InputError, match=message):
             read(path)
@@ -261,7 +262,7 @@ def test_any_damage_to_a_real_definition(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("line", ["x = add x, x", "x = scale x, " + "1+" * 240 + "1", "#" * 499, "x" * 90])
 def test_the_largest_file_is_read_in_a_moment(line: str) -> None:
-    text = SMALL + f"  {line}\n" * (archdef.MAX_BYTES // (len(line) + 3) - 10)
+    text = SMALL + f"  {line}\n" * (parser.MAX_BYTES // (len(line) + 3) - 10)
     parses_or_refuses(text)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ggufc.frontend.archdef import parse
+from ggufc.frontend.archdef.parser import parse
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.frontend.hyperparameters import Hyperparameters, evaluate
 
