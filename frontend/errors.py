@@ -1,5 +1,10 @@
 """The errors a user sees: one line that says what, where and what to do."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 class GgufcError(Exception):
     """Base of every error meant for a user; `exit_code` is the command line's."""
@@ -20,3 +25,13 @@ class UnsupportedError(GgufcError):
 def shown(value: object) -> str:
     """A value as part of a line: no break in it, and not long."""
     return " ".join(repr(value).split())[:80]
+
+
+def quoted(name: str, limit: int = 80) -> str:
+    """A name from a file, made safe to print: quoted, control characters escaped, a very long one shortened."""
+    return repr(name) if len(name) <= limit else f"{name[:limit]!r}... ({len(name)} characters)"
+
+
+def shown_path(path: "Path") -> str:
+    """The path for a message: as it is when every character can be seen, else quoted."""
+    return str(path) if str(path).isprintable() else repr(str(path))

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 
+from .errors import quoted
+
 LONGEST = 200
 """Characters of a word or name: a longer one is nobody's typing error."""
 _CONSIDERED, _COMPARED = 5000, 32
@@ -37,3 +39,9 @@ def nearest(word: str, names: Iterable[str]) -> str:
     """A hint ` (did you mean 'name'?)` with the name nearest to a word, or the empty string."""
     found = near(word, names, 1, 0.5)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def near_names(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint `; near: 'a', 'b'` with the names of a file or folder that come near a word, or the empty string."""
+    found = near(word, names, cutoff=cutoff)
+    return f"; near: {', '.join(map(quoted, found))}" if found else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..frontend.archdef.tree import ArchDef, Expression, Name, Reference, Step, TensorRef
 from ..frontend.errors import UnsupportedError
-from ..frontend.gguf import TensorInfo
+from ..frontend.gguf.file import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.near import nearest
 from ..frontend.operations import OPERATIONS, WHOLE

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from ..frontend.archdef.tree import ArchDef
 from ..frontend.definitions import find
-from ..frontend.errors import InputError, UnsupportedError
-from ..frontend.gguf import GgufFile, quoted, read_gguf
+from ..frontend.errors import InputError, UnsupportedError, quoted
+from ..frontend.gguf.file import GgufFile
+from ..frontend.gguf.reader import read_gguf
 from ..frontend.hyperparameters import Hyperparameters, evaluate
 from .build import build
 from .ir import Graph

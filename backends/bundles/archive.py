@@ -18,7 +18,8 @@ from typing import Any
 
 from ...frontend.errors import InputError
 from ...frontend.ggml_types import GgmlType, by_name
-from ...frontend.gguf import GgufFile, Part, TensorInfo, read_metadata
+from ...frontend.gguf.file import GgufFile, Part, TensorInfo
+from ...frontend.gguf.reader import read_metadata
 from ..iree.parameters import ALIGNMENT
 from .bundle import METADATA, Bundle
 

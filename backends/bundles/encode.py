@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...frontend.errors import InputError
+from ...frontend.errors import InputError, quoted
 from ...frontend.ggml_types import GgmlType, by_name
-from ...frontend.gguf import GgufFile, TensorInfo, quoted
+from ...frontend.gguf.file import GgufFile, TensorInfo
 from ...frontend.near import near, nearest
 from ...graph.model import Model, lower_model
 from ...graph.ops import MATRIX_READERS

@@ -11,7 +11,7 @@ from typing import Any
 from ...frontend.chat_template import ChatTemplates
 from ...frontend.definitions import SUFFIX, as_paths
 from ...frontend.errors import InputError, UnsupportedError
-from ...frontend.gguf import GgufFile
+from ...frontend.gguf.file import GgufFile
 from ...frontend.models import find_model
 from ...frontend.near import nearest
 from ...frontend.tokenizer import Tokenizer

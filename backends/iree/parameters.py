@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ...frontend.gguf import GgufFile
+    from ...frontend.gguf.file import GgufFile
 
 SCOPE = "model"
 """The scope of a compiled module's parameters; the key is the GGUF's name of the tensor."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...frontend.definitions import Surveyed, survey
 from ...frontend.errors import GgufcError, InputError
-from ...frontend.gguf import read_gguf
+from ...frontend.gguf.reader import read_gguf
 from ...frontend.models import is_bundle, local_models
 from ...frontend.stores import (
     HUGGING_FACE,

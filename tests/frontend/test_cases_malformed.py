@@ -16,7 +16,8 @@ from typing import Any
 import gguf
 import pytest
 from ggufc.frontend.errors import GgufcError
-from ggufc.frontend.gguf import GgufFile, read_gguf
+from ggufc.frontend.gguf.file import GgufFile
+from ggufc.frontend.gguf.reader import read_gguf
 
 CASES = Path(__file__).resolve().parents[2].parent / "shared" / "cases"
 NUMBERS = ("01", "03", "05", "07", "11", "23", "26")

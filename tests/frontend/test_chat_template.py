@@ -13,7 +13,7 @@ import pytest
 from ggufc.frontend import chat_template
 from ggufc.frontend.chat_template import ChatTemplates, is_go_template
 from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError
-from ggufc.frontend.gguf import read_gguf
+from ggufc.frontend.gguf.reader import read_gguf
 from ggufc.frontend.tokenizer import Tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -12,9 +12,9 @@ import gguf
 import numpy as np
 import pytest
 import xllamacpp.xllamacpp as xllamacpp
-from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError
+from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError, quoted
 from ggufc.frontend.ggml_types import BY_ID, BY_NAME, by_id, by_name
-from ggufc.frontend.gguf import quoted, read_gguf
+from ggufc.frontend.gguf.reader import read_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from ggufc.frontend.errors import InputError
-from ggufc.frontend.gguf import read_gguf
+from ggufc.frontend.gguf.reader import read_gguf
 from ggufc.frontend.splits import split_name, split_number, split_paths
 
 from ..splitting import split_model

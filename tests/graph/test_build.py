@@ -8,7 +8,7 @@ import pytest
 from ggufc.frontend.archdef.parser import parse
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.frontend.ggml_types import by_name
-from ggufc.frontend.gguf import TensorInfo
+from ggufc.frontend.gguf.file import TensorInfo
 from ggufc.frontend.hyperparameters import evaluate
 from ggufc.graph.build import Built, build
 from ggufc.graph.ir import Graph

@@ -14,7 +14,7 @@ import pytest
 from gguf.quants import dequantize
 from ggufc import InputError
 from ggufc.backends.bundles import encode
-from ggufc.frontend.gguf import read_metadata
+from ggufc.frontend.gguf.reader import read_metadata
 from ggufc.graph.model import Model, open_model
 
 from ...splitting import split_model

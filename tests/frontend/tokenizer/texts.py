@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ggufc.frontend.gguf import read_gguf
+from ggufc.frontend.gguf.reader import read_gguf
 from ggufc.frontend.tokenizer import Tokenizer
 
 from ...oracle import Vocabulary
