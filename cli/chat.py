@@ -24,7 +24,7 @@ from .sessions import opened, tell_notes
 if TYPE_CHECKING:
     from ..backends.sessions.chat import Chat
     from ..backends.sessions.session import Session
-    from ..frontend.chat_template import ChatTemplates
+    from ..frontend.chat.templates import ChatTemplates
 
 MOST_SAVED = 64 << 20
 QUOTES = '"""'

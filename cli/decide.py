@@ -14,7 +14,7 @@ from .prompts import decoded
 from .sessions import opened, tell_notes
 
 if TYPE_CHECKING:
-    from ..frontend.chat_template import ChatTemplates
+    from ..frontend.chat.templates import ChatTemplates
 
 
 @click.command(short_help="Let MODEL choose among answers.")

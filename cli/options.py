@@ -12,7 +12,7 @@ import click
 from ..backends.host.cores import MOST_THREADS
 
 if TYPE_CHECKING:
-    from ..frontend.chat_template import ChatTemplates
+    from ..frontend.chat.templates import ChatTemplates
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -159,7 +159,7 @@ def _settings(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) ->
 
 def _templates(ctx: click.Context, _: click.Parameter, file: Path | None) -> "ChatTemplates | None":
     """The template of a file, which is read before the model is."""
-    from ..frontend.chat_template import ChatTemplates
+    from ..frontend.chat.templates import ChatTemplates
 
     return ChatTemplates.from_file(file) if file else None
 

@@ -11,7 +11,7 @@ from .output import print_json, printable, tell
 from .sessions import opened, tell_notes
 
 if TYPE_CHECKING:
-    from ..frontend.chat_template import ChatTemplates
+    from ..frontend.chat.templates import ChatTemplates
 
 
 @click.command(short_help="Serve MODEL over HTTP, with OpenAI's routes.")

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 from ggufc import Session
 from ggufc.backends.serve.requests import Reader
 from ggufc.backends.serve.server import Server, listening
-from ggufc.frontend.chat_template import ChatTemplates
+from ggufc.frontend.chat.templates import ChatTemplates
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"

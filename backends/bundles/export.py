@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...frontend.chat_template import ChatTemplates
+from ...frontend.chat.templates import ChatTemplates
 from ...frontend.definitions import SUFFIX, as_paths
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.gguf.file import GgufFile

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...frontend.chat_template import ChatTemplates
+from ...frontend.chat.templates import ChatTemplates
 from ...frontend.errors import InputError, shown
 from ...frontend.tokenizer import Tokenizer
 from ..sessions.sampling import Sampling

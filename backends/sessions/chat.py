@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ...frontend.chat_template import ChatTemplates, Message, Prompt, normalised
+from ...frontend.chat.messages import Message, normalised
+from ...frontend.chat.templates import ChatTemplates, Prompt
 from ...frontend.errors import InputError
 from .session import Session
 from .stopping import StopTexts, checked_stops

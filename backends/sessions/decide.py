@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...frontend.chat_template import ChatTemplates
+from ...frontend.chat.templates import ChatTemplates
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.tokenizer import Tokenizer
 from .sampling import log_softmax

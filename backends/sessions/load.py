@@ -5,7 +5,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ...frontend.chat_template import ChatTemplates
+from ...frontend.chat.templates import ChatTemplates
 from ...frontend.definitions import as_paths
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.splits import split_paths

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...frontend.chat_template import ChatTemplates
+from ...frontend.chat.templates import ChatTemplates
 from ...frontend.errors import InputError, UnsupportedError, shown
 from ...frontend.tokenizer import Tokenizer
 from ..caches import CacheSpec

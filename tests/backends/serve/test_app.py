@@ -16,7 +16,7 @@ from ggufc.backends.serve.answers import ChatForm, Usage
 from ggufc.backends.serve.generation import Asked, generation
 from ggufc.backends.serve.requests import NEUTRAL, SAMPLING
 from ggufc.backends.sessions.sampling import Sampling
-from ggufc.frontend.chat_template import ChatTemplates
+from ggufc.frontend.chat.templates import ChatTemplates
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import OpenAI

@@ -10,7 +10,7 @@ import ggufc
 import pytest
 from ggufc import Session
 from ggufc.backends.serve.app import PAGE
-from ggufc.frontend.chat_template import ChatTemplates
+from ggufc.frontend.chat.templates import ChatTemplates
 
 from ...serving import NAME, TEMPLATE, Running
 from ...tiny_models import Sizes, tiny_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ggufc import InputError, Session
 from ggufc.backends.sessions.chat import Chat
-from ggufc.frontend.chat_template import ChatTemplates
+from ggufc.frontend.chat.templates import ChatTemplates
 
 from ...tiny_models import tiny_gemma3
 

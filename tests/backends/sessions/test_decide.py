@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ggufc import InputError, Session, UnsupportedError
 from ggufc.backends.sessions.decide import YES_NO, classify, decide
-from ggufc.frontend.chat_template import ChatTemplates
+from ggufc.frontend.chat.templates import ChatTemplates
 
 from ...oracle import Reference, log_softmax
 from ...tiny_models import Sizes, Weight, tiny_llama, tiny_model

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ggufc.frontend import chat_template
-from ggufc.frontend.chat_template import ChatTemplates, is_go_template
+from ggufc.frontend.chat import renderer, templates
+from ggufc.frontend.chat.templates import ChatTemplates, is_go_template
 from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError
 from ggufc.frontend.gguf.reader import read_gguf
 from ggufc.frontend.tokenizer import Tokenizer
@@ -117,7 +117,7 @@ class Specials:
 @pytest.fixture(autouse=True)
 def _little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Templates that never end cost the tests less."""
-    monkeypatch.setattr(chat_template, "SECONDS", 0.5)
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
 
 
 def rendered(template: str, messages: Any = (USER,), **options: Any) -> str:
@@ -283,7 +283,7 @@ def test_nothing_but_text_comes_out_of_the_sandbox(shared_dir: Path) -> None:
 
 
 def test_the_renderer_opens_no_file_and_little_memory() -> None:
-    worker = chat_template._worker
+    worker = renderer._renderer
     rendered("x")
     assert worker._process
     limits = Path(f"/proc/{worker._process.pid}/limits")
@@ -291,7 +291,7 @@ def test_the_renderer_opens_no_file_and_little_memory() -> None:
         pytest.skip("no /proc here")
     rows = {line[:25].strip(): line[26:46].strip() for line in limits.read_text().splitlines()}
     assert (rows["Max open files"], rows["Max file size"]) == ("0", "0")
-    assert int(rows["Max address space"]) == chat_template.MEMORY
+    assert int(rows["Max address space"]) == renderer.MEMORY
 
 
 def test_templates_that_are_none(shared_dir: Path) -> None:

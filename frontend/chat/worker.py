@@ -1,10 +1,10 @@
-"""Renders chat templates in a process of its own, which `chat_template` starts and ends.
+"""Renders chat templates in a process of its own, which `renderer` starts and ends.
 
 A template is a program that comes with a stranger's file. jinja2's sandbox keeps it from what it may not touch; time
 and memory are the system's to bound, since one expression can ask for gigabytes. After its imports this process opens
 no file, writes none and has little memory; a rendering that takes too much processor time ends it.
 
-Run as `python -I -S template_worker.py PATH BYTES`: Python's search path as JSON, and the memory it may have. A request
+Run as `python -I -S worker.py PATH BYTES`: Python's search path as JSON, and the memory it may have. A request
 is a line of JSON on standard input, {"template", "variables", "marks", "seconds"}, and its answer a line on standard
 output, {"text"} or {"error"}. Nothing of ggufc is imported, so that starting takes a tenth of a second.
 """
