@@ -9,7 +9,7 @@ from ...graph.ir import Graph, Value
 from ...graph.model import Model
 from ...passes import pipeline
 from ..caches import KV_TYPES, chosen_kv
-from ..sessions.session import CHUNK
+from ..sessions.rings import CHUNK
 from .bandwidth import ReadBandwidth
 from .inspect import caches_of, decode_bytes
 

@@ -14,17 +14,10 @@ import numpy as np
 from ...frontend.chat.templates import ChatTemplates
 from ...frontend.errors import InputError, UnsupportedError, shown
 from ...frontend.tokenizer import Tokenizer
-from ..caches import CacheSpec
 from ..executor import Executor
+from . import rings
 from .sampling import Sampling, sample
 from .stopping import StopTexts, checked_stops
-
-CHUNK = 512
-"""Most tokens of one call: bounds the memory of a prefill, and what a ring holds beyond its window."""
-FIRST_ROWS = 256
-"""Rows of a cache at first; it doubles when it is full."""
-SPARE_ROWS = 128
-"""Rows that a cache has beyond what it was grown for, so that the first tokens after a prompt don't wait for memory."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +119,8 @@ class Session:
 
     def _prefill(self, ids: list[int]) -> np.ndarray:
         logits = np.empty(0, np.float32)
-        for start in range(0, len(ids), CHUNK):
-            logits = self._feed("prefill", ids[start : start + CHUNK])
+        for start in range(0, len(ids), rings.CHUNK):
+            logits = self._feed("prefill", ids[start : start + rings.CHUNK])
         return logits
 
     def decode(self, token: int) -> np.ndarray:
@@ -163,7 +156,7 @@ class Session:
             raise InputError(f"can't rewind {count} tokens: {len(self.tokens)} were fed")
         with self._alone():
             kept = self.tokens[: len(self.tokens) - count]
-            if not count or all(self._remembers(spec, rows, len(kept)) for spec, rows in self._layout()):
+            if not count or self._caches.remember(len(kept)):
                 self.tokens = kept
                 self._changes += 1
                 return
@@ -322,25 +315,12 @@ class Session:
         if os.getpid() != self._process:  # the workers that it would wait for are not in this process
             raise InputError("the model was loaded before this process was forked; load it after the fork")
 
-    def _layout(self) -> Iterator[tuple[CacheSpec, int]]:
-        """Each cache with the number of its rows now."""
-        return zip(self.executor.caches, self._rows, strict=True)
-
-    def _remembers(self, spec: CacheSpec, rows: int, position: int) -> bool:
-        """Whether a cache still holds all that a token at an earlier position sees."""
-        if spec.rows:
-            return False
-        return not spec.window or self._highest <= max(rows, position - spec.window + 1 + rows)
-
     def cache_bytes(self) -> int:
         """Bytes that the caches of this session take now."""
-        return sum(spec.nbytes(rows) for spec, rows in self._layout())
+        return self._caches.nbytes()
 
     def _reset_caches(self) -> None:
-        self._rows = [0] * len(self.executor.caches)
-        self._buffers: list[object] = [None] * len(self._rows)
-        self._enough = 0  # positions for which no cache has to grow
-        self._highest = 0  # end of what the rings hold, which a rewind doesn't lower
+        self._caches = rings.Rings(self.executor, self.context_length)
         self._unfinished = False  # a call was interrupted, or failed: what the caches hold isn't known
 
     def _need(self, entry: str) -> None:
@@ -364,8 +344,8 @@ class Session:
         with self._alone():
             if self._unfinished:
                 self._reset_caches()
-                for start in range(0, self.position, CHUNK):
-                    self._run("prefill", self.tokens[start : start + CHUNK], start)
+                for start in range(0, self.position, rings.CHUNK):
+                    self._run("prefill", self.tokens[start : start + rings.CHUNK], start)
             logits = self._run(entry, ids, self.position)
             self.tokens.extend(ids)
             self._changes += 1
@@ -375,35 +355,9 @@ class Session:
     def _run(self, entry: str, ids: Sequence[int], position: int) -> np.ndarray:
         """One call; until its tokens are the session's, the caches count as unfinished."""
         self._unfinished = True
-        self._reserve(position + len(ids))
-        self._highest = max(self._highest, position + len(ids))
-        return self.executor.run(entry, np.asarray(ids, np.int32), position, self._buffers, self._rows)
-
-    def _reserve(self, length: int) -> None:
-        """Makes every cache long enough for positions up to `length`, or as long as its ring ever is."""
-        if length <= self._enough:
-            return
-        for n, spec in enumerate(self.executor.caches):
-            rows = self._rows_for(spec, length)
-            if rows > self._rows[n]:
-                buffer = self._buffers[n]
-                resized = buffer is not None
-                executor = self.executor
-                self._buffers[n] = executor.resize(spec, buffer, rows) if resized else executor.allocate(spec, rows)
-                self._rows[n] = rows
-        growing = (rows for spec, rows in self._layout() if rows < self._most_rows(spec))
-        self._enough = min(growing, default=self.context_length + SPARE_ROWS) - SPARE_ROWS
-
-    def _most_rows(self, spec: CacheSpec) -> int:
-        return spec.rows or (spec.window + CHUNK if spec.window else self.context_length)
-
-    def _rows_for(self, spec: CacheSpec, length: int) -> int:
-        if spec.rows:
-            return spec.rows
-        rows = FIRST_ROWS
-        while rows < length + SPARE_ROWS:
-            rows *= 2
-        return min(rows, self._most_rows(spec))
+        caches = self._caches
+        caches.reserve(position + len(ids))
+        return self.executor.run(entry, np.asarray(ids, np.int32), position, caches.buffers, caches.rows)
 
 
 def _indices(name: str, given: Iterable[int]) -> list[int]:

@@ -15,7 +15,7 @@ from ...bundles.source import located, lowered
 from ...caches import chosen_kv
 from ...host.cores import usable_cores
 from ...native.executor import NativeExecutor, Timed
-from ...sessions.session import CHUNK
+from ...sessions.rings import CHUNK
 from ..inspect import chosen, operation_bytes
 
 

@@ -9,7 +9,7 @@ import ggufc
 import numpy as np
 import pytest
 from ggufc.backends.iree.runtime import IreeExecutor
-from ggufc.backends.sessions import session as session_module
+from ggufc.backends.sessions import rings
 from ggufc.frontend.errors import InputError
 
 from ...oracle import kl_divergence
@@ -21,8 +21,8 @@ IDS = [2, *range(265, 305), 17, 40, 5, *range(280, 300)]
 @pytest.fixture
 def short_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of at most 16 tokens, so that the rings of the window of 8 have 24 rows and go round more than once."""
-    monkeypatch.setattr(session_module, "CHUNK", 16)
-    monkeypatch.setattr(session_module, "FIRST_ROWS", 64)
+    monkeypatch.setattr(rings, "CHUNK", 16)
+    monkeypatch.setattr(rings, "FIRST_ROWS", 64)
 
 
 BOTH = ["tiny_f32", pytest.param("tiny_quantized", marks=pytest.mark.slow)]
@@ -54,7 +54,7 @@ def test_the_way_tokens_are_fed_changes_nothing(name: str, request: pytest.Fixtu
 
 def test_caches_grow_without_forgetting(tiny_f32: TinyCase, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tiny_f32.session("iree").prefill(IDS)
-    monkeypatch.setattr(session_module, "FIRST_ROWS", 4)
+    monkeypatch.setattr(rings, "FIRST_ROWS", 4)
     session = tiny_f32.session("iree")
     decoded = [session.decode(token) for token in IDS]
     np.testing.assert_allclose(decoded[-1], whole, atol=1e-4)

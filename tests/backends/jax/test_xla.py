@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ggufc.backends.sessions import session as session_module
+from ggufc.backends.sessions import rings
 
 from ...oracle import Reference, dequantized_copy, kl_divergence
 from ..conftest import TinyCase
@@ -16,8 +16,8 @@ IDS = [2, *range(265, 305), 17, 40, 5, *range(280, 300)]
 @pytest.fixture(autouse=True)
 def short_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of at most 16 tokens, so that the rings of the window of 8 have 24 rows and go round more than once."""
-    monkeypatch.setattr(session_module, "CHUNK", 16)
-    monkeypatch.setattr(session_module, "FIRST_ROWS", 64)
+    monkeypatch.setattr(rings, "CHUNK", 16)
+    monkeypatch.setattr(rings, "FIRST_ROWS", 64)
 
 
 @pytest.mark.parametrize("name", ["tiny_f32", pytest.param("tiny_quantized", marks=pytest.mark.slow)])

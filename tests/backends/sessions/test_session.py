@@ -10,7 +10,7 @@ import ggufc
 import numpy as np
 import pytest
 from ggufc import InputError, Session
-from ggufc.backends.sessions import session as session_module
+from ggufc.backends.sessions import rings
 
 from ...oracle import Reference, kl_divergence
 from ...tiny_models import tiny_gemma3
@@ -26,9 +26,9 @@ RINGS = 16
 @pytest.fixture
 def session(tiny_f32: TinyCase, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """A new session on the compiled module, whose caches begin small and whose rings soon turn over."""
-    monkeypatch.setattr(session_module, "CHUNK", RINGS)
-    monkeypatch.setattr(session_module, "FIRST_ROWS", 4)
-    monkeypatch.setattr(session_module, "SPARE_ROWS", 0)
+    monkeypatch.setattr(rings, "CHUNK", RINGS)
+    monkeypatch.setattr(rings, "FIRST_ROWS", 4)
+    monkeypatch.setattr(rings, "SPARE_ROWS", 0)
     yield tiny_f32.session("iree")
 
 
