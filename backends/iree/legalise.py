@@ -14,6 +14,7 @@ from ...graph.types import TensorType
 from ..native.kernel import Kernel
 from ..native.rules import RULES
 from ..native.target import Target
+from .dispatches import Call, Dispatches, Operand
 from .executables import RAW, parse_executable, target_attribute
 from .parameters import SCOPE, Place
 
@@ -46,9 +47,9 @@ def legalise(text: str, places: Mapping[str, Place], target: Target, library: st
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
     weights = {_symbol(f): f for f in functions if not _has_body(f)}
     entries = [f for f in functions if _has_body(f) and _visibility(f) == "public"]
-    kernels: dict[str, Kernel] = {}
+    dispatches = Dispatches()
     globals_ = _Globals(places)
-    rewriters = [_Entry(entry, weights, globals_, kernels) for entry in entries]
+    rewriters = [_Entry(entry, weights, globals_, dispatches) for entry in entries]
     for rewriter in rewriters:
         rewriter.lower()
     for rewriter in rewriters:  # when it is known which weights kernels take as bytes
@@ -59,13 +60,14 @@ def legalise(text: str, places: Mapping[str, Place], target: Target, library: st
         else:
             _annotate_broadcasts(function)
     start = ir.InsertionPoint.at_block_begin(module.body)
-    for operation in [*globals_.declarations(), *(parse_executable(k, target, library) for k in kernels.values())]:
+    executables = (parse_executable(name, run, target, library) for name, run in dispatches.executables.items())
+    for operation in [*globals_.declarations(), *executables]:
         start.insert(operation)
     device = f'#hal.device.target<"local", [{target_attribute(target, library)}]> : !hal.device'
     module.operation.attributes["hal.device.targets"] = ir.ArrayAttr.get([ir.Attribute.parse(device)])
     _erase_unused_private(module)
     module.operation.verify()
-    return Legal(module, tuple(kernels.values()), globals_.parameters())
+    return Legal(module, dispatches.kernels, globals_.parameters())
 
 
 def _symbol(function: ir.Operation) -> str:
@@ -158,9 +160,9 @@ class _Entry:
         function: ir.Operation,
         weights: Mapping[str, ir.Operation],
         globals_: _Globals,
-        kernels: dict[str, Kernel],
+        dispatches: Dispatches,
     ) -> None:
-        self.function, self.weights, self.globals, self.kernels = function, weights, globals_, kernels
+        self.function, self.weights, self.globals, self.dispatches = function, weights, globals_, dispatches
         self.block = function.regions[0].blocks[0]
         self.made: dict[object, ir.Value] = {}
         self.names: dict[ir.Value, str] = {}
@@ -176,6 +178,7 @@ class _Entry:
                     self.names[operation.results[0]] = name
             elif operation.name == "stablehlo.composite":
                 self._composite(operation)
+        self.dispatches.join(self.block)
 
     def load_weights(self) -> None:
         """Puts loads of globals in the place of the weights that compiled code reads."""
@@ -278,32 +281,20 @@ class _Site:
         scalars: Mapping[str, Number],
         result: TensorType | None = None,
     ) -> ir.Value:
-        self._entry.kernels.setdefault(kernel.name, kernel)
-        numbers = {s.name: self._number(scalars[s.name], s.dtype) for s in kernel.scalars}
-        workload = [numbers[name] for name, _ in kernel.grid]
-        given, leads, tied = [], [], None
+        buffers: list[Operand | None] = []
         for buffer in kernel.buffers:
-            if buffer.name not in operands:
-                continue  # the output, in memory of its own
-            value, lead = operands[buffer.name], 0
-            if buffer.dtype == RAW:
-                value, lead = self._bytes(value)
-                leads.append(self._number(lead, "i64"))
-            if buffer.output:
-                tied = len(given)
-            given.append(value)
+            value, lead = operands.get(buffer.name), None
+            if value is not None and buffer.dtype == RAW:
+                value, before = self._bytes(value)
+                lead = self._number(before, "i64")
+            buffers.append(None if value is None else Operand(value, self._dynamic_sizes(value), lead))
         type_ = self._type(result) if result else self._result
-        dims = [d for o in given for d in self._dynamic_sizes(o)]
-        result_dims = self._result_sizes(type_) if tied is None else self._dynamic_sizes(given[tied])
-        values = [*given, *numbers.values(), *leads]
-        attributes: dict[str, ir.Attribute] = {
-            "entry_points": ir.ArrayAttr.get([ir.SymbolRefAttr.get([kernel.name, f"{kernel.name}_run"])]),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(workload), len(values), len(dims), len(result_dims)]),
-        }
-        if tied is not None:
-            attributes["tied_operands"] = ir.ArrayAttr.get([ir.IntegerAttr.get(ir.IndexType.get(), tied)])
-        values = [*workload, *values, *dims, *result_dims]
-        return ir.Operation.create("flow.dispatch", results=[type_], operands=values, attributes=attributes).results[0]
+        output = next(operand for buffer, operand in zip(kernel.buffers, buffers, strict=True) if buffer.output)
+        sizes = output.sizes if output else self._result_sizes(type_)
+        numbers = tuple(self._number(scalars[s.name], s.dtype) for s in kernel.scalars)
+        divided = [scalars[name] for name, _ in kernel.grid]
+        is_one = not any(isinstance(n, ir.Value) for n in divided) and prod(kernel.groups(scalars)) == 1
+        return self._entry.dispatches.add(Call(kernel, tuple(buffers), numbers, type_, sizes, is_one))
 
     def _bytes(self, weight: ir.Value) -> tuple[ir.Value, int]:
         """The bytes of a weight, as a kernel takes them, and their lead."""
@@ -321,19 +312,17 @@ class _Site:
             lambda: ir.Operation.create("arith.constant", results=[type_], attributes={"value": attribute}).results[0],
         )
 
-    def _dynamic_sizes(self, value: ir.Value) -> list[ir.Value]:
-        if not isinstance(value.type, ir.RankedTensorType):
-            return []
+    def _dynamic_sizes(self, value: ir.Value) -> tuple[ir.Value, ...]:
         type_ = ir.RankedTensorType(value.type)
         sizes = [self.size(value, axis) for axis in range(type_.rank) if type_.is_dynamic_dim(axis)]
-        return [s for s in sizes if isinstance(s, ir.Value)]
+        return tuple(s for s in sizes if isinstance(s, ir.Value))
 
-    def _result_sizes(self, result: ir.Type) -> list[ir.Value]:
+    def _result_sizes(self, result: ir.Type) -> tuple[ir.Value, ...]:
         """The only dynamic size of a new tensor is the number of tokens, that of the entry's first argument."""
         type_ = ir.RankedTensorType(result)
         if not any(type_.is_dynamic_dim(axis) for axis in range(type_.rank)):
-            return []
-        return [self._number(self.size(self._entry.block.arguments[0], 0), "i64")]
+            return ()
+        return (self._number(self.size(self._entry.block.arguments[0], 0), "i64"),)
 
     def _type(self, type_: TensorType) -> ir.Type:
         """A tensor whose number of tokens is that of the entry point."""

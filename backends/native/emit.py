@@ -6,7 +6,8 @@ does not reach, or lacks one that plain IR would turn into a library call, the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -321,6 +322,28 @@ class Emitter(_Builder):
         )
         both = self.bitcast(self.take(even, [n + n % 2 * 64 for n in range(64)], odd), words)
         return self.bitcast(self.shl(both, const(words, up)) if up else both, kind)
+
+    def move_bits(self, value: Value, moves: Mapping[int, int]) -> Value:
+        """For each of 64 bytes: bit `to` is the bit moves[to] of it, and others are clear."""
+        kind, words = value.type, vec(I32, 16)
+        if self.target.has_bit_permutes:
+            # The lowest byte of a matrix selects for the highest bit.
+            matrix = const(kind, [1 << moves[to] if to in moves else 0 for to in reversed(range(8))] * 8)
+            product = self.declare("llvm.x86.vgf2p8affineqb.512", kind, kind, kind, I8)
+            return self.call(product, [value, matrix, const(I8, 0)])
+        masks: dict[int, int] = {}
+        for to, origin in moves.items():
+            masks[to - origin] = masks.get(to - origin, 0) | 1 << to
+        # What crosses a byte is masked away.
+        wide = self.bitcast(value, words)
+        moved = [
+            self.and_(
+                self.shl(wide, const(words, by)) if by >= 0 else self.lshr(wide, const(words, -by)),
+                const(words, mask * 0x01010101),
+            )
+            for by, mask in masks.items()
+        ]
+        return self.bitcast(functools.reduce(self.or_, moved), kind)
 
     def merge(self, mask: int, a: Value, b: Value) -> Value:
         """The bits of 64 bytes a where `mask`, the same for each byte, has them set, and those of b elsewhere."""

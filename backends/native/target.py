@@ -64,6 +64,11 @@ class Target:
         return self.has_avx512 and self.has("avx512vbmi")
 
     @property
+    def has_bit_permutes(self) -> bool:
+        """Products of the bits of bytes with bit matrices, over 512 bits."""
+        return self.has_avx512 and self.has("gfni")
+
+    @property
     def has_dotprod(self) -> bool:
         return self.has("dotprod")
 

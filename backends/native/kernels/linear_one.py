@@ -6,6 +6,7 @@ lines ahead. Each work group quantizes x for itself, in the order in which the t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from ..target import Target
 from .activations import GROUP, Normed, Quantizer
 from .elementwise import act, each_lane
 from .plain import PlainType
-from .quant import QuantType, scaled
+from .quant import QuantType, Unpacked, scaled, shift_of
 from .types import TYPES
 
 _PANEL = 8192
@@ -141,10 +142,52 @@ class _Plain:
 
 
 @dataclass(frozen=True)
+class _Operand:
+    """64 weights that meet 64 activations at once: the first element of each run, and for each i32 lane, that is for
+    four bytes, the lane of its scale and the bits of its bytes, both as in `Part`.
+    """
+
+    starts: tuple[int, ...]
+    lanes: tuple[int, ...]
+    masks: tuple[int, ...]
+
+
+def _operands(kind: QuantType) -> tuple[_Operand, ...]:
+    """The parts, or of parts that are fields of shared bytes their quarters, those of one number together.
+
+    Quarter q of a part is, of each run, the four weights from 4 q on. In each i32 lane there is then one run of one
+    part, the same one in all four operands: their products add up as integers, and are scaled once for 256 weights.
+    """
+    parts = kind.parts
+    if not kind.has_fields:
+        return tuple(_Operand(part.starts, part.lanes, (part.mask,) * 16) for part in parts)
+    lanes = [(run, part) for run in range(4) for part in parts]
+    return tuple(
+        _Operand(
+            tuple(part.starts[run] + 4 * quarter for run, part in lanes),
+            tuple(part.lanes[4 * run] for run, part in lanes),
+            tuple(part.mask for _, part in lanes),
+        )
+        for quarter in range(4)
+    )
+
+
+def _vectors(e: Emitter, kind: QuantType, chunk: Unpacked) -> list[Value]:
+    """The 64 bytes of each of the operands."""
+    if not kind.has_fields:
+        return list(chunk.parts)
+    first, second = (e.bitcast(chunk.parts[part], vec(I32, 16)) for part in (0, 2))
+    sources = [16 * (part // 2) + 4 * run for run in range(4) for part in range(4)]
+    masks = const(vec(I8, 64), [part.mask for _ in range(4) for part in kind.parts for _ in range(4)])
+    quarters = [e.take(first, [source + quarter for source in sources], second) for quarter in range(4)]
+    return [e.and_(e.bitcast(quarter, masks.type), masks) for quarter in quarters]
+
+
+@dataclass(frozen=True)
 class _Quantized:
     """The product of one quantized type.
 
-    The activations of a chunk stand in one record: for each part 32 i16 that meet its even bytes and 32 for its odd
+    The activations of a chunk stand in one record: for each operand 32 i16 that meet its even bytes and 32 for its odd
     ones, or 64 high and 64 low bytes; for each total the 16 i32 that take the offsets back; 16 float32 that the lanes
     of the minima are multiplied with; the factors of d, which are the activations' scale and the gains of unshifted
     bytes.
@@ -152,6 +195,18 @@ class _Quantized:
 
     type: QuantType
     target: Target
+
+    @functools.cached_property
+    def _operands(self) -> tuple[_Operand, ...]:
+        return _operands(self.type)
+
+    @functools.cached_property
+    def _totals(self) -> tuple[tuple[int, ...], ...]:
+        """The operands, by index, gathered by their scales: those of one entry may be added up as integers."""
+        groups: dict[object, list[int]] = {}
+        for i, operand in enumerate(self._operands):
+            groups.setdefault((operand.lanes, operand.masks), []).append(i)
+        return tuple(tuple(g) for g in groups.values())
 
     @property
     def _takes_bytes(self) -> bool:
@@ -163,7 +218,7 @@ class _Quantized:
         kind = self.type
         if not self.target.is_x86:
             return self.target.has_dotprod
-        is_worth_it = not kind.is_made_of_words and 2 * len(kind.totals) <= len(kind.parts)
+        is_worth_it = not kind.is_made_of_words and 2 * len(self._totals) <= len(kind.parts)
         return self.target.dots_bytes(kind.signed) and is_worth_it
 
     @property
@@ -182,7 +237,7 @@ class _Quantized:
 
     @property
     def _sums_at(self) -> int:
-        return self._corrections_at + (64 * len(self.type.totals) if self._corrects else 0)
+        return self._corrections_at + (64 * len(self._totals) if self._corrects else 0)
 
     @property
     def _scale_at(self) -> int:
@@ -257,13 +312,13 @@ class _Quantized:
         activation = e.read(vec(F32, len(kind.gains)), record, self._scale_at)
         chunk = kind.unpack(e, address, scaled(e, activation, factors))
         scales = kind.scales(e, chunk)
-        sums = list(totals)
-        for n, parts in enumerate(kind.totals):
+        vectors, sums = _vectors(e, kind, chunk), list(totals)
+        for n, indices in enumerate(self._totals):
             high = integer = const(vec(I32, 16), 0)
             if self._corrects:
                 integer = e.read(integer.type, record, self._corrections_at + 64 * n)
-            for p in parts:
-                weights = chunk.parts[p]
+            for p in indices:
+                weights = vectors[p]
                 if self._takes_bytes:
                     weights = e.xor(weights, const(weights.type, self._bias)) if self._bias else weights
                     is_signed = kind.signed or self._bias > 0
@@ -274,7 +329,7 @@ class _Quantized:
                         integer = e.dot_pairs(integer, wide, e.read(words, record, 128 * p + 64 * half))
             if self._takes_bytes:
                 integer = e.add(integer, e.shl(high, const(high.type, 8)))
-            lane_scales = e.take(scales, kind.parts[parts[0]].lanes)
+            lane_scales = e.take(scales, self._operands[indices[0]].lanes)
             sums[n % len(sums)] = e.fma_(e.sitofp(integer, vec(F32, 16)), lane_scales, sums[n % len(sums)])
         if kind.minima:
             factors = e.read(vec(F32, 16), record, self._sums_at)
@@ -302,14 +357,16 @@ class _Quantized:
         def integers(start: int, count: int = 16) -> Value:
             return quantizer.integers(x, 4 * start, inverse, count)
 
-        for n, parts in enumerate(kind.totals):
+        for n, indices in enumerate(self._totals):
             correction = const(vec(I32, 16), 0)
-            for p in parts:
-                part = kind.parts[p]
-                values = e.trunc(e.concat([integers(s, part.run) for s in part.starts]), vec(I16, 64))
+            for p in indices:
+                operand = self._operands[p]
+                run = 64 // len(operand.starts)
+                values = e.trunc(e.concat([integers(s, run) for s in operand.starts]), vec(I16, 64))
                 halves = [e.take(values, range(half, 64, 2)) for half in range(2)]
+                offsets = [self._bias - (kind.offset << shift_of(mask)) for mask in operand.masks for _ in range(2)]
                 for half in halves:
-                    correction = e.dot_pairs(correction, half, const(words, self._bias - (kind.offset << part.shift)))
+                    correction = e.dot_pairs(correction, half, const(words, offsets))
                 if self._takes_bytes:
                     high = e.ashr(e.add(values, const(values.type, 128)), const(values.type, 8))
                     halves = [e.trunc(digit, vec(I8, 64)) for digit in (high, values)]

@@ -6,7 +6,7 @@ Group 2k is in the low nibbles of bytes 32k..32k+31, group 2k+1 in the high ones
 from __future__ import annotations
 
 from ..emit import I8, I16, I32, Emitter, Value, const, vec
-from .quant import Minimum, Part, QuantType, Unpacked, low_nibbles, scaled, spread
+from .quant import Minimum, Part, QuantType, Unpacked, scaled, spread
 
 
 def six_bit_scales(e: Emitter, address: Value) -> Value:
@@ -32,13 +32,12 @@ def block_scales(e: Emitter, address: Value, factors: Value | None) -> Value:
 def _unpack(e: Emitter, address: Value, factors: Value | None) -> Unpacked:
     parts: list[Value] = []
     for half in range(2):
-        nibbles = e.read(vec(I8, 64), address, 16 + 64 * half)
-        parts += [low_nibbles(e, nibbles), e.and_(nibbles, const(nibbles.type, 0xF0))]
+        parts += [e.read(vec(I8, 64), address, 16 + 64 * half)] * 2
     return Unpacked(tuple(parts), block_scales(e, address, factors), six_bit_scales(e, e.at(address, 4)))
 
 
-def _groups(first: int, second: int, shift: int) -> Part:
-    return Part((32 * first, 32 * first + 16, 32 * second, 32 * second + 16), spread(first, second), shift)
+def _groups(first: int, second: int, mask: int) -> Part:
+    return Part((32 * first, 32 * first + 16, 32 * second, 32 * second + 16), spread(first, second), mask)
 
 
 GROUP_MINIMA = tuple(Minimum(8 + g, 32 * g, 32) for g in range(8))
@@ -48,7 +47,7 @@ Q4_K = QuantType(
     block=256,
     block_bytes=144,
     chunk=256,
-    parts=(_groups(0, 2, 0), _groups(1, 3, 4), _groups(4, 6, 0), _groups(5, 7, 4)),
+    parts=(_groups(0, 2, 15), _groups(1, 3, 0xF0), _groups(4, 6, 15), _groups(5, 7, 0xF0)),
     largest=15 * 63,
     unpack=_unpack,
     minima=GROUP_MINIMA,

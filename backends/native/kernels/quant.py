@@ -19,17 +19,28 @@ class Part:
     """Where the 64 bytes of one vector belong.
 
     `starts`: the first element of each run. `lanes`: the lane of the scale vector for each i32 lane, that is for four
-    neighbouring bytes; a run has one scale. `shift`: the bytes are 2^shift times too large, which saves shifting them.
+    neighbouring bytes; a run has one scale. `mask`: the bits of each byte that hold the weight; others may hold
+    anything.
     """
 
     starts: tuple[int, ...]
     lanes: tuple[int, ...]
-    shift: int = 0
+    mask: int = 255
+
+    @property
+    def shift(self) -> int:
+        """Bytes under the mask are 2^shift times too large; the scale takes that back, which saves shifting them."""
+        return shift_of(self.mask)
 
     @property
     def run(self) -> int:
         """Weights in a run."""
         return 64 // len(self.starts)
+
+
+def shift_of(mask: int) -> int:
+    """The place of the lowest bit of a mask."""
+    return (mask & -mask).bit_length() - 1
 
 
 def spread(*lanes: int) -> tuple[int, ...]:
@@ -48,7 +59,9 @@ class Minimum:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The values of one chunk: 64 bytes per part, the float32 vector d, the i32 vector sub where the type has it."""
+    """The values of one chunk: 64 bytes per part, of which its mask takes the weights; the float32 vector d; the i32
+    vector sub where the type has it.
+    """
 
     parts: tuple[Value, ...]
     d: Value
@@ -60,7 +73,8 @@ class QuantType:
     """A quantized type.
 
     `unpack(e, address, factors)` emits the reading of one chunk at `address`, with d multiplied by the vector `factors`
-    if there is one; it reads no byte outside of the chunk. `largest` bounds |byte - offset| times |sub|.
+    if there is one; it reads no byte outside of the chunk. `largest` bounds |byte - offset| times |sub|. If parts have
+    masks, they are four with runs of 16, of which the first two are fields of the same bytes, as are the last two.
     """
 
     name: str
@@ -88,12 +102,9 @@ class QuantType:
         return self.blocks_per_chunk * self.block_bytes
 
     @property
-    def totals(self) -> tuple[tuple[int, ...], ...]:
-        """The parts, by index, gathered by their scales: those of one entry may be added up as integers."""
-        groups: dict[object, list[int]] = {}
-        for i, part in enumerate(self.parts):
-            groups.setdefault((part.lanes, part.shift), []).append(i)
-        return tuple(tuple(g) for g in groups.values())
+    def has_fields(self) -> bool:
+        """Whether the parts are fields of bytes that they share."""
+        return any(part.mask != 255 for part in self.parts)
 
     @property
     def gains(self) -> tuple[float, ...]:
@@ -138,8 +149,8 @@ class QuantType:
 
     def runs(self, e: Emitter, chunk: Unpacked) -> Iterator[tuple[int, int, Value]]:
         """For each run its first element, its scale lane and its integers (byte - offset) as i16."""
-        for part, values in zip(self.parts, chunk.parts, strict=True):
-            kind = vec(I16, part.run)
+        for part, bytes_ in zip(self.parts, chunk.parts, strict=True):
+            kind, values = vec(I16, part.run), masked(e, bytes_, part.mask)
             for k, (start, lane) in enumerate(zip(part.starts, part.lanes[:: part.run // 4], strict=True)):
                 run = e.take(values, range(part.run * k, part.run * k + part.run))
                 wide = e.sext(run, kind) if self.signed else e.zext(run, kind)
@@ -203,11 +214,18 @@ MINIMA_OF_FOUR = tuple(Minimum(4 * b + 3, 32 * b, 32) for b in range(4))
 """The minima of four blocks in what `four_pairs` gives."""
 PAIR_STARTS = tuple((32 * j, 32 * j + 16, 32 * j + 128, 32 * j + 144) for j in range(4))
 """The runs of 64 bytes of bit pairs, pair by pair, in the types where pair j of byte 32n + l is 128n + 32j + l."""
+BY_RUNS = tuple(8 * n + 2 * j + half for n in range(2) for half in range(2) for j in range(4))
+"""The groups of 16 in those types, run by run of the bytes: the order in which `linear_one` has the products."""
 
 
 def scaled(e: Emitter, value: Value, factors: Value | None) -> Value:
     """value * factors, if there are any."""
     return value if factors is None else e.fmul(value, factors)
+
+
+def masked(e: Emitter, values: Value, mask: int) -> Value:
+    """The bits of each byte that the mask has."""
+    return values if mask == 255 else e.and_(values, const(values.type, mask))
 
 
 def low_nibbles(e: Emitter, values: Value) -> Value:

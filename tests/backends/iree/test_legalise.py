@@ -64,10 +64,12 @@ def test_nothing_is_left_of_what_kernels_replace(legal: Legal) -> None:
     assert legal.text.count("flow.dispatch @") > 0
 
 
-def test_every_dispatch_has_its_kernel_once(legal: Legal) -> None:
+def test_every_dispatch_has_its_executable_and_every_executable_its_kernels(legal: Legal) -> None:
     called = set(re.findall(r"flow\.dispatch @(\w+)::", legal.text))
     declared = re.findall(r"stream\.executable private @(\w+)", legal.text)
-    assert sorted(declared) == sorted(called) == sorted(legal.kernels)
+    linked = set(re.findall(r'path = "(\w+)\.o"', legal.text))
+    assert sorted(declared) == sorted(called)
+    assert sorted(linked) == sorted(legal.kernels)
 
 
 def test_weights_of_a_kernel_are_the_bytes_of_the_file(case: TinyCase, legal: Legal) -> None:

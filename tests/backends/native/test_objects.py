@@ -67,8 +67,8 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize(
     ("target", "there", "absent"),
     [
-        ("x86-64-v4-vnni", "vpdpwssd", "call"),
-        ("x86-64-v4", "zmm", "vpdpwssd"),
+        ("x86-64-v4-vnni", "vpdpbusd", "call"),
+        ("x86-64-v4", "zmm", "vpdp"),
         ("x86-64-v3", "vpmaddwd", "zmm"),
         ("x86-64", "pmaddwd", "ymm"),
         ("aarch64", "smlal", "dot"),
