@@ -5,8 +5,8 @@
 import re
 
 import pytest
-from ggufc.backends.iree.legalise import ALIGNMENT, legalise
-from ggufc.backends.iree.parameters import Place, places
+from ggufc.backends.iree.legalise import legalise
+from ggufc.backends.iree.parameters import ALIGNMENT, Place, places
 from ggufc.backends.native.target import host_target
 from iree.compiler import ir
 
