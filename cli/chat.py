@@ -17,9 +17,9 @@ from ..frontend.errors import GgufcError, InputError
 from ..frontend.models import stored_model
 from ..frontend.near import nearest
 from .interrupts import interrupts
-from .options import TEXT, model_argument, sampling_options, session_options, stop_option, template_options
+from .options import TEXT, model_argument, sampling_options, stop_option, template_options
 from .output import print_table, printable, stream_text
-from .sessions import opened, tell_notes
+from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
     from ..backends.sessions.chat import Chat
@@ -57,10 +57,7 @@ def chat(
     variables: dict[str, Any],
     tokens: int | None,
     stop: tuple[str, ...],
-    backend: str,
-    threads: int | None,
-    weights_file: Path | None,
-    archdefs: tuple[Path, ...],
+    opener: Opener,
     as_json: bool,
     **sampling: float,
 ) -> None:
@@ -77,7 +74,7 @@ def chat(
 
     Sampling.of(sampling)  # before the model is opened
     options = {"max_tokens": tokens, "stop": checked_stops(stop), **sampling}
-    session = opened(model, backend, threads, weights_file, archdefs)
+    session = opener.open(model)
     tell_notes(session.tokenizer)
     talk = Chat(session, templates or _templates(session, model), template=template, variables=variables)
     if system:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import InputError
-from .options import PATH, TEXT, model_argument, session_options, template_options
+from .options import PATH, TEXT, model_argument, template_options
 from .output import print_json, print_table
 from .progress import Progress
 from .prompts import decoded
-from .sessions import opened, tell_notes
+from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
     from ..frontend.chat.templates import ChatTemplates
@@ -36,10 +36,7 @@ def decide(
     templates: "ChatTemplates | None",
     template: str | None,
     variables: dict[str, Any],
-    backend: str,
-    threads: int | None,
-    weights_file: Path | None,
-    archdefs: tuple[Path, ...],
+    opener: Opener,
     as_json: bool,
 ) -> None:
     """Answer QUESTION with yes or no, one of some options, or a rating, each with its probability.
@@ -59,7 +56,7 @@ def decide(
         raise InputError("give one of --option and --rating")
     options = given or (_range(rating) if rating else YES_NO)
     material = decoded(material_file.read_bytes(), str(material_file)) if material_file else ""
-    session = opened(model, backend, threads, weights_file, archdefs)
+    session = opener.open(model)
     tell_notes(session.tokenizer)
     if session.facts.labels and (given or rating):
         raise InputError(f"the model has its own answers: {', '.join(session.facts.labels)}; give no others")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ..frontend.errors import InputError
-from .options import PATH, TEXT, model_argument, session_options
+from .options import PATH, TEXT, model_argument
 from .output import print_columns, print_json, stream_text
 from .progress import Progress
 from .prompts import decoded, parse_ids
-from .sessions import opened, tell_notes
+from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,10 +32,7 @@ def embed(
     prompt_ids: tuple[str, ...],
     raw: bool,
     compare: bool,
-    backend: str,
-    threads: int | None,
-    weights_file: Path | None,
-    archdefs: tuple[Path, ...],
+    opener: Opener,
     as_json: bool,
 ) -> None:
     """Print the embedding of each TEXT, a line of numbers; without texts, lines of standard input are read.
@@ -49,7 +46,7 @@ def embed(
     given: list[str | list[int]] = [*map(parse_ids, prompt_ids), *_texts(texts, text_file, bool(prompt_ids))]
     if not given:
         raise InputError('no texts; give one, as in ggufc embed MODEL "A cat sleeps."')
-    session = opened(model, backend, threads, weights_file, archdefs)
+    session = opener.open(model)
     if any(isinstance(text, str) for text in given):
         tell_notes(session.tokenizer)
     ids = [session.tokenizer.encode(text) if isinstance(text, str) else text for text in given]

@@ -106,8 +106,6 @@ threads_option = click.option(
 backend_option = click.option(
     "--backend", type=click.Choice(["iree", "native", "xla"]), default="iree", show_default=True, help="What runs it."
 )
-session_options = options(backend_option, threads_option, weights_option, common_options)
-"""What `sessions.opened` goes by, and the options of all commands."""
 against_option = click.option(
     "--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp)."
 )

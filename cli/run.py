@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from ..frontend.errors import InputError, UnsupportedError
-from .options import PATH, TEXT, model_argument, sampling_options, session_options, stop_option, tokens_option
+from .options import PATH, TEXT, model_argument, sampling_options, stop_option, tokens_option
 from .output import print_json, stream_text, tell
 from .progress import Progress
 from .prompts import decoded, parse_ids, without_advice
-from .sessions import opened, tell_notes
+from .sessions import Opener, session_options, tell_notes
 
 
 @click.command(short_help="Continue a prompt with MODEL.")
@@ -33,11 +33,8 @@ def run(
     prompt_ids: str | None,
     tokens: int,
     stop: tuple[str, ...],
-    backend: str,
-    threads: int | None,
     exact: bool,
-    weights_file: Path | None,
-    archdefs: tuple[Path, ...],
+    opener: Opener,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -56,7 +53,7 @@ def run(
     stops = StopTexts(checked_stops(stop))
     given = _prompt(prompt, prompt_file, prompt_ids)
     start = perf_counter()
-    session = opened(model, backend, threads, weights_file, archdefs, exact=exact)
+    session = opener.open(model, exact)
     tokenizer = _tokenizer(session, needed=isinstance(given, str))
     ids = tokenizer.encode(given) if isinstance(given, str) else given
     loaded = perf_counter()

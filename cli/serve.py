@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.models import find_model
-from .options import TEXT, model_argument, session_options, template_options
+from .options import TEXT, model_argument, template_options
 from .output import print_json, printable, tell
-from .sessions import opened, tell_notes
+from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
     from ..frontend.chat.templates import ChatTemplates
@@ -58,10 +58,7 @@ def serve(
     templates: "ChatTemplates | None",
     template: str | None,
     variables: dict[str, Any],
-    backend: str,
-    threads: int | None,
-    weights_file: Path | None,
-    archdefs: tuple[Path, ...],
+    opener: Opener,
     as_json: bool,
 ) -> None:
     """Serve MODEL over HTTP: a chat page at /, and for programs OpenAI's routes /v1/chat/completions, /v1/completions,
@@ -75,7 +72,7 @@ def serve(
     from ..backends.serve.server import Server, listening
 
     listener = listening(host, port)
-    session = opened(model, backend, threads, weights_file, archdefs)
+    session = opener.open(model)
     tell_notes(session.tokenizer)
     templates = templates or session.chat_templates
     if template or templates.sources:  # one that can't be used is told of now

@@ -1,9 +1,12 @@
 """How commands open a model that they run."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .options import backend_option, common_options, options, threads_option, weights_option
 from .output import tell
 from .progress import Progress
 
@@ -12,21 +15,41 @@ if TYPE_CHECKING:
     from ..frontend.tokenizer import Tokenizer
 
 
-def opened(
-    model: Path,
-    backend: str,
-    threads: int | None,
-    weights_file: Path | None,
-    archdefs: Iterable[Path],
-    exact: bool = False,
-) -> "Session":
-    """A session of a model, as `session_options` ask for it, loaded under a bar of progress."""
-    from ..backends.sessions.load import load
+@dataclass(frozen=True)
+class Opener:
+    """What a user said of how a model is to be run."""
 
-    with Progress() as progress:
-        return load(
-            model, backend, threads=threads, weights=weights_file, archdefs=archdefs, progress=progress, exact=exact
-        )
+    backend: str
+    threads: int | None
+    weights_file: Path | None
+    archdefs: tuple[Path, ...]
+
+    def open(self, model: Path, exact: bool = False) -> "Session":
+        """A session of a model, loaded under a bar of progress."""
+        from ..backends.sessions.load import load
+
+        with Progress() as progress:
+            return load(
+                model,
+                self.backend,
+                threads=self.threads,
+                exact=exact,
+                weights=self.weights_file,
+                archdefs=self.archdefs,
+                progress=progress,
+            )
+
+
+def session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of an `Opener`, which the command is given as `opener`, and those of all commands."""
+
+    @wraps(command)
+    def run(
+        *, backend: str, threads: int | None, weights_file: Path | None, archdefs: tuple[Path, ...], **given: Any
+    ) -> None:
+        command(opener=Opener(backend, threads, weights_file, archdefs), **given)
+
+    return options(backend_option, threads_option, weights_option, common_options)(run)
 
 
 def tell_notes(tokenizer: "Tokenizer") -> None:
