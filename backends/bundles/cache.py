@@ -12,8 +12,9 @@ from ...graph.model import Model, open_model
 from ..caches import chosen_kv
 from ..host.folders import cache_directory
 from ..native.target import Target, host_target
+from ..progress import Progress, silent
 from .bundle import Bundle, read_bundle, sha256
-from .export import TOOLS, Progress, export, silent
+from .export import TOOLS, export
 
 _log = logging.getLogger("ggufc")
 """What a user should know and needn't act on; without handlers the lines go to standard error."""

@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..host.cores import usable_cores
 from ..host.extras import exporting
 from ..iree.parameters import Place, places
 from ..native.target import Target, find_target
+from ..progress import Progress, silent
 from . import encode
 from .bundle import (
     ARCHIVE,
@@ -42,13 +43,7 @@ from .bundle import (
 from .fingerprint import fingerprint
 from .manifest import entries_of
 
-Progress = Callable[[str], None]
-"""Called with what is done next."""
 TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
-
-
-def silent(stage: str) -> None:
-    """Progress that nobody sees."""
 
 
 @exporting()

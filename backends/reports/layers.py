@@ -16,6 +16,7 @@ from ...graph.model import Model
 from ...passes import pipeline
 from ...passes.first_layers import FirstLayers
 from ..executor import Executor
+from ..progress import Progress
 
 KV = "f32"
 """The type of caches for all executors, so that it makes no difference."""
@@ -72,9 +73,7 @@ class Layers:
         progress: told of each run.
     """
 
-    def __init__(
-        self, model: Model, prompts: Sequence[Sequence[int]], threads: int, progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], threads: int, progress: Progress) -> None:
         self._model, self._prompts, self._threads, self._progress = model, prompts, threads, progress
         self._streams: dict[tuple[str, int], np.ndarray] = {}
         self.count = len(model.hyperparameters.layers)

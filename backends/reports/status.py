@@ -3,7 +3,7 @@
 import importlib.metadata
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..bundles.bundle import read_bundle
 from ..host.cores import usable_cores
 from ..host.folders import cache_directory
 from ..host.machine import this_machine
+from ..progress import Progress, silent
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "iree": ("iree-base-runtime",),
@@ -36,7 +37,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 HERE = "here"
 
 
-def status(archdefs: Iterable[Path] = (), progress: Callable[[str], None] = lambda stage: None) -> dict[str, Any]:
+def status(archdefs: Iterable[Path] = (), progress: Progress = silent) -> dict[str, Any]:
     """Everything about this machine that ggufc goes by, ready for JSON; sizes in bytes.
 
     What can't be used is listed with its `error`, in the words that using it gives.
@@ -67,7 +68,7 @@ def status(archdefs: Iterable[Path] = (), progress: Callable[[str], None] = lamb
     }
 
 
-def _models(architectures: Sequence[Surveyed], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def _models(architectures: Sequence[Surveyed], progress: Progress) -> list[dict[str, Any]]:
     faults = {found.name: found.fault for found in architectures}
     stored = [StoredModel(HERE, f"{p.name}/" if p.is_dir() else p.name, p) for p in local_models(Path())]
     stored += ollama_models()

@@ -20,6 +20,7 @@ from ..bundles.check import Check, check_bundle
 from ..bundles.source import located, lowered
 from ..host.cores import usable_cores
 from ..host.machine import free_memory
+from ..progress import Progress, silent
 from ..sessions.load import load
 from ..sessions.sampling import log_softmax
 from .engine import Engine
@@ -133,7 +134,7 @@ def verify(
     layers: bool = False,
     weights: Path | None = None,
     archdefs: Sequence[Path] = (),
-    progress: Callable[[str], None] = lambda stage: None,
+    progress: Progress = silent,
 ) -> Verdict:
     """Holds a bundle against its manifest, then runs every executor over it or a `.gguf` and compares their logits.
 

@@ -1,4 +1,4 @@
-"""The routes: HTTP in, jobs for the engine, HTTP out."""
+"""The routes: HTTP in, jobs for the scheduler, HTTP out."""
 
 import asyncio
 import json
@@ -21,9 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from ...frontend.errors import GgufcError
 from .answers import ChatForm, Form, Usage, embeddings_object, error_object, model_object
-from .engine import Engine, Job, Steps, StoppedError
 from .generation import Piece, embeddings, generation
 from .requests import Completion, Reader, RequestError
+from .scheduler import Job, Scheduler, Steps, StoppedError
 
 MOST_BODY = 16 << 20
 """Bytes of a request's body."""
@@ -47,15 +47,15 @@ class Service:
         app: the ASGI application.
     """
 
-    def __init__(self, reader: Reader, engine: Engine, most_requests: int) -> None:
+    def __init__(self, reader: Reader, scheduler: Scheduler, most_requests: int) -> None:
         """Makes the routes.
 
         Args:
             reader: of requests to the model.
-            engine: which runs it; whoever made it closes it.
+            scheduler: which runs it; whoever made it closes it.
             most_requests: that are read, waiting or answered at a time; one more is told to come again (429).
         """
-        self._reader, self._engine, self._most = reader, engine, most_requests
+        self._reader, self._scheduler, self._most = reader, scheduler, most_requests
         self._created = int(time.time())
         self._requests = 0
         # reading renders templates and cuts texts into tokens: one at a time, and nobody's stream waits for it
@@ -80,7 +80,7 @@ class Service:
         Raises:
             RequestError: there are as many as there may be, or the server stops.
         """
-        if self._engine.stopping:
+        if self._scheduler.stopping:
             raise RequestError(503, "the server stops", "stopping")
         if self._requests >= self._most:
             raise RequestError(429, f"{self._requests} requests are being served or wait; try again", "queue_full")
@@ -95,13 +95,13 @@ class Service:
 
     async def _health(self, request: Request) -> Response:
         """Whether it serves, how many requests there are, and how many texts the model is at and has before it."""
-        stopping = self._engine.stopping
+        stopping = self._scheduler.stopping
         state = {
             "status": "stopping" if stopping else "ok",
             "model": self._reader.name,
             "requests": self._requests,
-            "running": self._engine.running,
-            "waiting": self._engine.waiting,
+            "running": self._scheduler.running,
+            "waiting": self._scheduler.waiting,
         }
         return JSONResponse(state, 503 if stopping else 200)
 
@@ -187,7 +187,7 @@ class Service:
     async def _running(
         self, request: Request, works: Sequence[Callable[..., Steps]]
     ) -> AsyncIterator[AsyncIterator[tuple[int, Any]]]:
-        """Around what the engine gives for a request: the number of a job and what it yielded, as it comes.
+        """Around what the scheduler gives for a request: the number of a job and what it yielded, as it comes.
 
         Jobs end when the block is left, and when the client goes.
         """
@@ -222,7 +222,7 @@ class Service:
 
         watcher = asyncio.ensure_future(until_gone())
         for job in jobs:
-            self._engine.submit(job)
+            self._scheduler.submit(job)
         try:
             yield told()
         finally:

@@ -1,4 +1,4 @@
-"""What the engine does for a request: texts continued step by step, and embeddings."""
+"""What is done for a request: texts continued step by step, and embeddings."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass

@@ -7,13 +7,13 @@ import uvicorn
 
 from ...frontend.errors import InputError
 from .app import Service
-from .engine import Engine
 from .requests import Reader
+from .scheduler import Scheduler
 
 BACKLOG = 512
 """Connections that the system keeps until they are taken."""
 SPARE_SECONDS = 5
-"""For the last answers to leave, after the engine ended what was running."""
+"""For the last answers to leave, after the scheduler ended what was running."""
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -44,9 +44,9 @@ class Server:
             grace: seconds that running answers may still take after `stop`.
         """
         self._listener, self._grace = listener, grace
-        self._engine = Engine(reader.session, parallel)
+        self._scheduler = Scheduler(reader.session, parallel)
         config = uvicorn.Config(
-            Service(reader, self._engine, parallel + queue).app,
+            Service(reader, self._scheduler, parallel + queue).app,
             log_config=None,
             log_level="error",
             access_log=False,
@@ -61,11 +61,11 @@ class Server:
         try:
             self._http.run([self._listener])
         finally:
-            self._engine.close()
+            self._scheduler.close()
 
     def stop(self) -> None:
         """Stops in order: what runs may end, what waits is refused; the second time, at once."""
-        self._engine.drain(0 if self._http.should_exit else self._grace)
+        self._scheduler.drain(0 if self._http.should_exit else self._grace)
         self._http.force_exit = self._http.should_exit
         self._http.should_exit = True
 

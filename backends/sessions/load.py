@@ -1,6 +1,6 @@
 """Opens a bundle or a model for running, on the backend of one's choice."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..caches import check_kv, chosen_kv
 from ..host.cores import check_threads, usable_cores
 from ..host.extras import exporting
 from ..host.machine import best_target, this_machine
+from ..progress import Progress, silent
 from .session import Facts, Session
 
 BACKENDS = ("iree", "native", "xla")
@@ -32,7 +33,7 @@ def load(
     exact: bool = False,
     weights: Path | str | None = None,
     archdefs: Iterable[Path | str] | Path | str = (),
-    progress: Callable[[str], None] = lambda stage: None,
+    progress: Progress = silent,
 ) -> Session:
     """A session over a bundle or a `.gguf`.
 

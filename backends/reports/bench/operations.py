@@ -1,6 +1,6 @@
 """Where the time of an entry point goes: each operation with its bytes and its share, on the native kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...bundles.source import located, lowered
 from ...caches import chosen_kv
 from ...host.cores import usable_cores
 from ...native.executor import NativeExecutor, Timed
+from ...progress import Progress, silent
 from ...sessions.rings import CHUNK
 from ..inspect import chosen, operation_bytes
 
@@ -28,7 +29,7 @@ def profile(
     runs: int = 5,
     weights: Path | None = None,
     archdefs: Sequence[Path] = (),
-    progress: Callable[[str], None] = lambda stage: None,
+    progress: Progress = silent,
 ) -> list[dict[str, Any]]:
     """Times every operation of `decode` and `prefill`, or of `encode`, on the native backend, whose kernels are those
     of a compiled module.

@@ -21,6 +21,7 @@ from ...bundles.cache import cached_bundle
 from ...bundles.source import located, lowered
 from ...caches import chosen_kv
 from ...host.cores import usable_cores
+from ...progress import Progress, silent
 from ...sessions.load import load
 from ..bandwidth import ReadBandwidth, noise
 from ..engine import Engine
@@ -43,7 +44,7 @@ def bench(
     rounds: int = 5,
     weights: Path | None = None,
     archdefs: Sequence[Path] = (),
-    progress: Callable[[str], None] = lambda stage: None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measures a backend, and llama.cpp beside it where asked.
 
@@ -176,7 +177,7 @@ def _measure(
     makers: dict[str, Callable[[], Engine]],
     threads: int,
     rounds: int,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> _Measured:
     found = _Measured(threads)
     with ExitStack() as stack:

@@ -29,6 +29,7 @@ from ...native.executor import NativeExecutor
 from ...native.kernels.embed import embed
 from ...native.launch import launch
 from ...native.target import host_target
+from ...progress import Progress, silent
 from ..bandwidth import ReadBandwidth, noise
 from .speed import counted
 
@@ -50,7 +51,7 @@ def bench_types(
     rounds: int = 9,
     side: int = SIDE,
     total: int = TOTAL,
-    progress: Callable[[str], None] = lambda stage: None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measures products of random matrices with one row, in turn with reads of memory.
 

@@ -29,7 +29,7 @@ class Job:
 
     Attributes:
         work: begins it on a session; what the generator yields is told on.
-        tell: called in the engine's thread with what was yielded; at the end with None, or with the exception.
+        tell: called in the scheduler's thread with what was yielded; at the end with None, or with the exception.
         unwanted: set, by whoever wants it no more; it ends before its next step.
     """
 
@@ -38,7 +38,7 @@ class Job:
     unwanted: threading.Event = field(default_factory=threading.Event)
 
 
-class Engine:
+class Scheduler:
     """Runs jobs, at most `parallel` of them begun and not ended; the others wait in their order."""
 
     def __init__(self, session: Session, parallel: int) -> None:
@@ -48,7 +48,7 @@ class Engine:
         self._changed = threading.Condition()
         self._closed = False
         self._deadline: float | None = None
-        self._thread = threading.Thread(target=self._run, name="ggufc engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ggufc scheduler", daemon=True)
         self._thread.start()
 
     @property
