@@ -11,7 +11,7 @@ from ...passes import pipeline
 from ..caches import KV_TYPES, chosen_kv
 from ..sessions.rings import CHUNK
 from .bandwidth import ReadBandwidth
-from .inspect import caches_of, decode_bytes
+from .costs import caches_of, decode_bytes
 
 SHORTEST, STEP = 512, 4
 """Of the context lengths in a plan the first, and by how much the next is longer; the model's own is the last."""

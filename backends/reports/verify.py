@@ -23,8 +23,8 @@ from ..host.machine import free_memory
 from ..progress import Progress, silent
 from ..sessions.load import load
 from ..sessions.sampling import log_softmax
+from .costs import caches_of
 from .engine import Engine
-from .inspect import caches_of
 from .layers import EXECUTORS, Layers
 from .llama_cpp import KV, LlamaCpp
 

@@ -17,7 +17,7 @@ from ...host.cores import usable_cores
 from ...native.executor import NativeExecutor, Timed
 from ...progress import Progress, silent
 from ...sessions.rings import CHUNK
-from ..inspect import chosen, operation_bytes
+from ..costs import chosen, operation_bytes
 
 
 def profile(

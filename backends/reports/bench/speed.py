@@ -24,8 +24,8 @@ from ...host.cores import usable_cores
 from ...progress import Progress, silent
 from ...sessions.load import load
 from ..bandwidth import ReadBandwidth, noise
+from ..costs import decode_bytes
 from ..engine import Engine
-from ..inspect import decode_bytes
 from ..llama_cpp import KV, LlamaCpp
 from .engines import EngineProcess, Run, Timing
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import ggufc
 import pytest
 from ggufc.backends.native.program import lower
-from ggufc.backends.reports.inspect import caches_of
+from ggufc.backends.reports.costs import caches_of
 from ggufc.backends.reports.memory import lengths, plan, predicted_speed, scratch_bytes
 from ggufc.graph.model import open_model
 from ggufc.passes import pipeline

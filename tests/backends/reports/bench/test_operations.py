@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from ggufc.backends.reports.bench.operations import profile
-from ggufc.backends.reports.inspect import decode_bytes, entry_graph, operation_bytes
+from ggufc.backends.reports.costs import decode_bytes, operation_bytes
+from ggufc.backends.reports.inspect import entry_graph
 from ggufc.graph.model import open_model
 
 from ....tiny_models import Sizes, tiny_model

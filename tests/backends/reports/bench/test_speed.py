@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ggufc.backends.reports.bench.engines import Run, timed
 from ggufc.backends.reports.bench.speed import bench
-from ggufc.backends.reports.inspect import decode_bytes
+from ggufc.backends.reports.costs import decode_bytes
 from ggufc.frontend.errors import InputError
 from ggufc.graph.model import open_model
 

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from ggufc.backends.reports.bench.speed import bench
-from ggufc.backends.reports.inspect import decode_bytes, describe, weight_bytes
+from ggufc.backends.reports.costs import decode_bytes, weight_bytes
+from ggufc.backends.reports.inspect import describe
 from ggufc.graph.model import Model, open_model
 
 from ...tiny_models import Sizes, tiny_model
