@@ -15,17 +15,9 @@ from pathlib import Path
 from .errors import InputError
 from .near import near
 from .splits import is_first_part
-from .stores import (
-    HUGGING_FACE,
-    OLLAMA,
-    Repository,
-    StoredModel,
-    choices,
-    hugging_face_folder,
-    hugging_face_repositories,
-    ollama_folders,
-    ollama_models,
-)
+from .stores.hugging_face import HUGGING_FACE, Repository, choices, hugging_face_folder, hugging_face_repositories
+from .stores.ollama import OLLAMA, ollama_folders, ollama_models
+from .stores.stored import StoredModel
 
 MANIFEST = "manifest.json"
 """What makes a folder a bundle."""

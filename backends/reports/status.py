@@ -11,15 +11,9 @@ from ...frontend.definitions import Surveyed, survey
 from ...frontend.errors import GgufcError, InputError
 from ...frontend.gguf.reader import read_gguf
 from ...frontend.models import is_bundle, local_models
-from ...frontend.stores import (
-    HUGGING_FACE,
-    OLLAMA,
-    StoredModel,
-    hugging_face_folder,
-    hugging_face_repositories,
-    ollama_folders,
-    ollama_models,
-)
+from ...frontend.stores.hugging_face import HUGGING_FACE, hugging_face_folder, hugging_face_repositories
+from ...frontend.stores.ollama import OLLAMA, ollama_folders, ollama_models
+from ...frontend.stores.stored import StoredModel
 from ..bundles.bundle import read_bundle
 from ..host.cores import usable_cores
 from ..host.folders import cache_directory

@@ -9,7 +9,8 @@ import huggingface_hub
 import pytest
 from ggufc.frontend.errors import InputError
 from ggufc.frontend.models import find_model, known_names, stored_model
-from ggufc.frontend.stores import hugging_face_folder, ollama_folders, ollama_models
+from ggufc.frontend.stores.hugging_face import hugging_face_folder
+from ggufc.frontend.stores.ollama import ollama_folders, ollama_models
 
 from ..stores import put_hugging_face, put_ollama
 
