@@ -41,6 +41,7 @@ class Quantizer:
     def __init__(self, e: Emitter) -> None:
         self.e = e
         self.scratch = e.scratch(4 * GROUP)
+        self._written = e.scratch(2 * GROUP)
 
     def padded(self, address: Value, count: Value) -> Value:
         """The address of 256 float32: `address` itself, or a copy of its `count` (a multiple of 32) and zeros."""
@@ -74,6 +75,18 @@ class Quantizer:
         e = self.e
         scaled = e.fmul(e.read(vec(F32, count), address, offset), e.splat(inverse, count))
         return rounded(e, scaled)
+
+    def write(self, address: Value, inverse: Value) -> Value:
+        """The address of the 256 float32 at `address` as i16."""
+        e = self.e
+
+        def step(i: Value) -> None:
+            at = e.times(i, 4)
+            halves = [self.integers(e.at(address, at), 64 * k, inverse) for k in range(2)]
+            e.write(e.trunc(e.concat(halves), vec(I16, STEP)), self._written, e.times(i, 2))
+
+        e.each(0, GROUP, STEP, step)
+        return self._written
 
 
 _TOKENS_PER_GROUP = 8

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from ..emit import F32, I8, I16, I32, Emitter, Value, const, vec
+from ..emit import F32, I8, I16, I32, I64, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
 from .activations import GROUP, Normed, Quantizer
@@ -143,11 +143,10 @@ class _Plain:
 
 @dataclass(frozen=True)
 class _Operand:
-    """64 weights that meet 64 activations at once: the first element of each run, and for each i32 lane, that is for
-    four bytes, the lane of its scale and the bits of its bytes, both as in `Part`.
+    """64 weights that meet 64 activations at once: for each i32 lane, that is for four bytes, the lane of its scale and
+    the bits of its bytes, both as in `Part`.
     """
 
-    starts: tuple[int, ...]
     lanes: tuple[int, ...]
     masks: tuple[int, ...]
 
@@ -160,20 +159,21 @@ def _operands(kind: QuantType) -> tuple[_Operand, ...]:
     """
     parts = kind.parts
     if not kind.has_fields:
-        return tuple(_Operand(part.starts, part.lanes, (part.mask,) * 16) for part in parts)
-    lanes = [(run, part) for run in range(4) for part in parts]
-    return tuple(
-        _Operand(
-            tuple(part.starts[run] + 4 * quarter for run, part in lanes),
-            tuple(part.lanes[4 * run] for run, part in lanes),
-            tuple(part.mask for _, part in lanes),
-        )
-        for quarter in range(4)
-    )
+        return tuple(_Operand(part.lanes, (part.mask,) * 16) for part in parts)
+    lanes = tuple(part.lanes[4 * run] for run in range(4) for part in parts)
+    return (_Operand(lanes, tuple(part.mask for _ in range(4) for part in parts)),) * 4
 
 
-def _vectors(e: Emitter, kind: QuantType, chunk: Unpacked) -> list[Value]:
-    """The 64 bytes of each of the operands."""
+def _activations(e: Emitter, kind: QuantType, integers: Value) -> list[Value]:
+    """The 64 activations of each operand from the i16 of a chunk."""
+    parts = [e.concat([e.read(vec(I16, p.run), integers, 2 * start) for start in p.starts]) for p in kind.parts]
+    if not kind.has_fields:
+        return parts
+    return [e.bitcast(q, parts[0].type) for q in e.transpose_quads([e.bitcast(p, vec(I64, 16)) for p in parts])]
+
+
+def _weights(e: Emitter, kind: QuantType, chunk: Unpacked) -> list[Value]:
+    """The 64 bytes of each operand."""
     if not kind.has_fields:
         return list(chunk.parts)
     first, second = (e.bitcast(chunk.parts[part], vec(I32, 16)) for part in (0, 2))
@@ -312,13 +312,13 @@ class _Quantized:
         activation = e.read(vec(F32, len(kind.gains)), record, self._scale_at)
         chunk = kind.unpack(e, address, scaled(e, activation, factors))
         scales = kind.scales(e, chunk)
-        vectors, sums = _vectors(e, kind, chunk), list(totals)
+        operands, sums = _weights(e, kind, chunk), list(totals)
         for n, indices in enumerate(self._totals):
             high = integer = const(vec(I32, 16), 0)
             if self._corrects:
                 integer = e.read(integer.type, record, self._corrections_at + 64 * n)
             for p in indices:
-                weights = vectors[p]
+                weights = operands[p]
                 if self._takes_bytes:
                     weights = e.xor(weights, const(weights.type, self._bias)) if self._bias else weights
                     is_signed = kind.signed or self._bias > 0
@@ -344,44 +344,59 @@ class _Quantized:
 
     def _quantize(self, quantizer: Quantizer, x: Value, count: Value, records: Value, element: Value) -> None:
         """Writes the records of up to 256 elements, `element` being the first one's index in the panel."""
-        e = quantizer.e
+        e, kind = quantizer.e, self.type
         x = quantizer.padded(x, count)
         scale, inverse = quantizer.scale(x)
-        for c in range(GROUP // self.type.chunk):
-            at = e.times(e.add(e.over(element, self.type.chunk), e.index(c)), self._record)
-            self._record_chunk(quantizer, e.at(x, 4 * self.type.chunk * c), inverse, scale, e.at(records, at))
+        integers = quantizer.write(x, inverse)
+        for c in range(GROUP // kind.chunk):
+            at = e.times(e.add(e.over(element, kind.chunk), e.index(c)), self._record)
+            self._record_chunk(e, e.at(integers, 2 * kind.chunk * c), scale, e.at(records, at))
 
-    def _record_chunk(self, quantizer: Quantizer, x: Value, inverse: Value, scale: Value, record: Value) -> None:
-        e, kind, words = quantizer.e, self.type, vec(I16, 32)
-
-        def integers(start: int, count: int = 16) -> Value:
-            return quantizer.integers(x, 4 * start, inverse, count)
-
+    def _record_chunk(self, e: Emitter, integers: Value, scale: Value, record: Value) -> None:
+        kind, words = self.type, vec(I16, 32)
+        operands = _activations(e, kind, integers)
         for n, indices in enumerate(self._totals):
-            correction = const(vec(I32, 16), 0)
+            corrections = [const(vec(I32, 16), 0)] * 2
             for p in indices:
-                operand = self._operands[p]
-                run = 64 // len(operand.starts)
-                values = e.trunc(e.concat([integers(s, run) for s in operand.starts]), vec(I16, 64))
-                halves = [e.take(values, range(half, 64, 2)) for half in range(2)]
-                offsets = [self._bias - (kind.offset << shift_of(mask)) for mask in operand.masks for _ in range(2)]
-                for half in halves:
-                    correction = e.dot_pairs(correction, half, const(words, offsets))
+                values, masks = operands[p], self._operands[p].masks
+                offsets = [self._bias - (kind.offset << shift_of(mask)) for mask in masks for _ in range(4)]
+                corrections = [
+                    e.dot_pairs(before, e.take(values, range(at, at + 32)), const(words, offsets[at : at + 32]))
+                    for before, at in zip(corrections, (0, 32), strict=True)
+                ]
                 if self._takes_bytes:
                     high = e.ashr(e.add(values, const(values.type, 128)), const(values.type, 8))
                     halves = [e.trunc(digit, vec(I8, 64)) for digit in (high, values)]
+                else:
+                    halves = [e.take(values, range(half, 64, 2)) for half in range(2)]
                 for h, half in enumerate(halves):
                     e.write(half, record, 128 * p + 64 * h)
             if self._corrects:
-                e.write(correction, record, self._corrections_at + 64 * n)
+                e.write(_neighbours(e, *corrections), record, self._corrections_at + 64 * n)
         if kind.minima:
-            factors = const(vec(F32, 16), 0.0)
-            for m in kind.minima:
-                total = integers(m.start)
-                for start in range(m.start + 16, m.start + m.count, 16):
-                    total = e.add(total, integers(start))
-                total = e.call(e.declare("llvm.vector.reduce.add.v16i32", I32, total.type), [total])
-                factors = e.insert_element(factors, e.fneg(e.sitofp(total, F32)), const(I32, m.lane % 16))
-            e.write(factors, record, self._sums_at)
+            count = kind.chunk // kind.span
+            sums = e.fneg(e.sitofp(self._span_sums(e, integers), vec(F32, count)))
+            spans = {m.lane % 16: m.start // m.count for m in kind.minima}
+            lanes = [spans.get(lane, count) for lane in range(16)]
+            e.write(e.take(sums, lanes, const(sums.type, 0.0)), record, self._sums_at)
         factors = e.fmul(e.splat(scale, len(kind.gains)), const(vec(F32, len(kind.gains)), kind.gains))
         e.write(factors, record, self._scale_at)
+
+    def _span_sums(self, e: Emitter, integers: Value) -> Value:
+        """The sum of each span of a chunk, i32."""
+        kind, words = self.type, vec(I16, 32)
+        zero, ones = const(vec(I32, 16), 0), const(words, 1)
+        sums = [e.dot_pairs(zero, e.read(words, integers, 2 * start), ones) for start in range(0, kind.chunk, 32)]
+        while len(sums) > 1:
+            sums = [_neighbours(e, a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
+        (total,) = sums
+        while total.type.count > kind.chunk // kind.span:
+            total = _neighbours(e, total)
+        return total
+
+
+def _neighbours(e: Emitter, *vectors: Value) -> Value:
+    """The sums of each two neighbouring lanes, of one vector or of two, one after the other."""
+    lanes = len(vectors) * vectors[0].type.count
+    even, odd = (e.take(vectors[0], range(half, lanes, 2), *vectors[1:]) for half in range(2))
+    return e.add(even, odd)
