@@ -301,7 +301,7 @@ MISTAKES: dict[str, Mistake] = {
     "no layers": Mistake("  layers   block", "  blocks   block", ("no parameter 'layers'",), 37),
     "unknown name": Mistake("width / heads", "width / head", ("no value 'head'", "did you mean 'heads'?")),
     "unused name": Mistake(
-        "every 2   : span = window", "every 0 : span = widow", ("no value 'widow'", "did you mean 'window'?")
+        "every 2   : span = window", "first 0 : span = widow", ("no value 'widow'", "did you mean 'window'?")
     ),
     "name in a step": Mistake("window = span", "window = spam", ("no value 'spam'", "did you mean 'span'?")),
     "value of a block": Mistake("weight, eps\n  logits", "weight, span\n  logits", ("no value 'span'",)),
