@@ -24,7 +24,7 @@ from ..iree.parameters import Place
 from .fingerprint import fingerprint
 from .manifest import fault
 
-FORMAT = 2
+FORMAT = 3
 MODULE, PORTABLE = "model.mlir", "model.mlirbc"
 """The portable module as text, and as StableHLO's versioned artifact."""
 EMITTED = ("mlir", "mlirbc", "vmfb")

@@ -29,6 +29,7 @@ def test_a_whole_bundle_passes(copied: Path) -> None:
     checks = check_bundle(read_bundle(copied))
     assert all(check.ok for check in checks), checks
     assert {check.what for check in checks} >= {"model.host.vmfb", "gemma3.archdef", "f32.gguf", "contents"}
+    assert {check.what: check.said for check in checks if check.said} == {"f32.gguf": "sampled"}
 
 
 def test_every_damaged_file_is_named(copied: Path, tiny_f32: TinyCase) -> None:
