@@ -16,7 +16,7 @@ MOST_STRIDES = 4096
 
 
 def fingerprint(path: Path, ranges: Iterable[tuple[int, int]]) -> str:
-    """The sha256, in hexadecimal, of samples of every tensor in a file: its first and last bytes, and some of every MiB.
+    """The sha256, in hexadecimal, of samples of every tensor in a file: its first and last bytes, some of every MiB.
 
     Training changes nearly every weight of the tensors that it works on, and an edit of a part of one is noticed where
     it is longer than a stride; that a single weight was changed is not.

@@ -38,4 +38,4 @@ def test_however_large_a_file_is_its_samples_are_few() -> None:
     for tensors, nbytes in ((1, 1 << 40), (700, 1 << 26), (3, 0), (2, STRIDE)):
         samples = list(module._samples([(n * nbytes, nbytes) for n in range(tensors)]))
         assert len(samples) <= MOST_STRIDES + 2 * tensors
-        assert all(0 <= at and at + length <= tensors * nbytes for at, length in samples)
+        assert all(at >= 0 and at + length <= tensors * nbytes for at, length in samples)
