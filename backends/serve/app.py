@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ...frontend.errors import GgufcError
+from ...frontend.errors import DamagedModelError, GgufcError
 from .answers import ChatForm, Form, Usage, embeddings_object, error_object, model_object
 from .generation import Piece, embeddings, generation
 from .requests import Completion, Reader, RequestError
@@ -253,6 +253,8 @@ def as_request_error(error: Exception) -> RequestError:
     match error:
         case RequestError():
             return error
+        case DamagedModelError():
+            return RequestError(500, str(error), "damaged_model")
         case GgufcError():
             return RequestError(400, str(error))
         case StoppedError():
@@ -283,4 +285,4 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _event(value: Any) -> str:
-    return f"data: {json.dumps(value, separators=(',', ':'))}\n\n"
+    return f"data: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n"
