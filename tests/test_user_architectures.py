@@ -384,6 +384,24 @@ def test_a_mistake_is_named_with_its_line(name: str, swan: Path, tmp_path: Path)
         assert message.startswith(f"{source}:{line}:"), message
 
 
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_keys_and_values_that_are_not_projected_are_told_by_every_command(
+    name: str, swan: Path, tmp_path: Path
+) -> None:
+    """In the words of the definition, not of the graph that was made of it."""
+    step = "  a = attention"
+    text = SWAN.replace(step, f"  {name} = part x, 0, [kv_heads, head_dim]\n{step}")
+    folder = directory(tmp_path / "archdefs", text)
+    line = SWAN[: SWAN.index(step)].count("\n") + 1
+    said = f"/swan.archdef:{line + 1}:7: a = attention (layer 0, far) reads '{name}' of line {line}, which comes from"
+    for words in (("inspect", swan, "--arch"), ("inspect", swan), ("export", swan, "-o", tmp_path / "out")):
+        done = command(*words, "--archdefs", folder)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert said in done.stderr
+    with pytest.raises(InputError, match="which comes from the tokens without a projection"):
+        ggufc.load(swan, backend="native", archdefs=folder)
+
+
 def test_a_mistake_ends_a_command_with_its_one_line(swan: Path, tmp_path: Path) -> None:
     folder = directory(tmp_path / "archdefs", SWAN.replace("rms_norm x", "rms_nrom x"))
     for words in (
