@@ -90,6 +90,19 @@ class Bundle:
             raise InputError(f"{path}: not the file that was exported: {damage}; export the model again")
         return path
 
+    def check_sizes(self) -> None:
+        """That no file of the bundle was cut short, of those either that are not going to be read.
+
+        Raises:
+            InputError: one has another size than the manifest says; one that is gone is told when it is wanted.
+        """
+        for name, wanted in self.manifest["files"].items():
+            path = self.path / Path(name).name
+            with contextlib.suppress(OSError):
+                if (size := path.stat().st_size) != wanted["size"]:
+                    damage = f"{size} bytes, wanted {wanted['size']}"
+                    raise InputError(f"{path}: not the file that was exported: {damage}; export the model again")
+
     def weights(self, elsewhere: Path | None = None) -> tuple[Path, ...]:
         """The files with the weights, after checking that they are those that were exported.
 
