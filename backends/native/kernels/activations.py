@@ -89,7 +89,7 @@ class Quantizer:
         return self._written
 
 
-_TOKENS_PER_GROUP = 8
+TOKENS_PER_GROUP = 8
 
 
 class Normed:
@@ -130,7 +130,7 @@ def quantize_rows(normed: bool = False) -> Kernel:
     def emit(e: Emitter, a: Arguments) -> None:
         cols, quantizer = a["cols"], Quantizer(e)
         norm = Normed(e, a["w"], a["eps"], cols) if normed else None
-        first = e.times(a["@tokens"], _TOKENS_PER_GROUP)
+        first = e.times(a["@tokens"], TOKENS_PER_GROUP)
 
         def row(token: Value) -> None:
             x = e.at(a["x"], e.times(e.mul(token, cols), 4))
@@ -163,13 +163,13 @@ def quantize_rows(normed: bool = False) -> Kernel:
             e.each(0, GROUP, STEP, step)
             e.write(scale, out, SCALE_AT)
 
-        e.each(first, e.minimum(e.add(first, e.index(_TOKENS_PER_GROUP)), a["tokens"]), 1, row)
+        e.each(first, e.minimum(e.add(first, e.index(TOKENS_PER_GROUP)), a["tokens"]), 1, row)
 
     weight, eps = ((Buffer("w", "f32"),), (Scalar("eps", "f32"),)) if normed else ((), ())
     return Kernel(
         f"ggufc_{'norm_' if normed else ''}quantize_rows",
         (Buffer("x", "f32"), *weight, Buffer("q", "i16", output=True)),
         (Scalar("tokens"), Scalar("cols"), *eps),
-        (("tokens", _TOKENS_PER_GROUP),),
+        (("tokens", TOKENS_PER_GROUP),),
         emit,
     )

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..emit import F32, I1, I16, I32, I64, PTR, VOID, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
-from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT, activation_bytes
+from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT
 from .plain import PlainType
 from .quant import QuantType, Unpacked
 from .types import TYPES
@@ -29,8 +30,8 @@ FEW, MANY = 16, 128
 _LINE = 2 * GROUP
 """Bytes of a row of a strip: 128 pairs of i16, or 128 float32."""
 _STRIP = LANES * _LINE
-_SCALES, _MINIMA = 4 * LANES * GROUP // STEP, 4 * LANES * GROUP // 16
-"""Bytes of a strip, of its scales [step of 32 columns][16 rows] and of its minima [span of 16 or 32][16 rows]."""
+_SCALES, _MINIMA = 4 * LANES * GROUP // 16, 4 * LANES * GROUP // 16
+"""Bytes of a strip, of its scales [unit of 16 or 32 columns][16 rows] and of its minima [span of as many][16 rows]."""
 
 
 def linear_many(type_name: str, pairs: int = 1) -> Kernel:
@@ -41,20 +42,26 @@ def linear_many(type_name: str, pairs: int = 1) -> Kernel:
     block. A work group does `pairs` pairs of strips.
     """
     kind = TYPES[type_name]
-    is_plain = isinstance(kind, PlainType)
-    product = _Plain(kind) if is_plain else _Quantized(kind)
+    name = f"ggufc_linear_many_{type_name}"
+    if isinstance(kind, PlainType):
+        return kernel(name, pairs, "f32", _Plain(kind).emit)
+    return kernel(name, pairs, "i16", Words(kind).emit)
 
-    def emit(e: Emitter, a: Arguments) -> None:
+
+def kernel(name: str, pairs: int, x: str, emit: Callable[[Emitter, Arguments, Value], None]) -> Kernel:
+    """The kernel of a product whose `emit` does a pair of strips from a given row on; `x` is the type that it takes."""
+
+    def body(e: Emitter, a: Arguments) -> None:
         first, all_ = e.times(a["@rows"], pairs), e.over(e.add(a["rows"], e.index(ROWS - 1)), ROWS)
         last = e.minimum(e.add(first, e.index(pairs)), all_)
-        e.each(first, last, 1, lambda pair: product.emit(e, a, e.times(pair, ROWS)))
+        e.each(first, last, 1, lambda pair: emit(e, a, e.times(pair, ROWS)))
 
     return Kernel(
-        f"ggufc_linear_many_{type_name}{'' if pairs == 1 else f'_{pairs}'}",
-        (Buffer("w", "i8"), Buffer("x", "f32" if is_plain else "i16"), Buffer("y", "f32", output=True)),
+        f"{name}{'' if pairs == 1 else f'_{pairs}'}",
+        (Buffer("w", "i8"), Buffer("x", x), Buffer("y", "f32", output=True)),
         (Scalar("tokens"), Scalar("rows"), Scalar("cols")),
         (("rows", ROWS * pairs),),
-        emit,
+        body,
     )
 
 
@@ -119,14 +126,14 @@ class _Output:
         e.call(write, [e.fadd(before, value), at, const(I32, 4), self.masks[strip]])
 
 
-def _transpose_strip(e: Emitter, lines: Value, strip: Value, words: Value) -> None:
-    """16 lines of `words` 32-bit words (a multiple of 4) to [word][16 rows]."""
+def _transpose_strip(e: Emitter, lines: Value, line: int, strip: Value, words: Value) -> None:
+    """16 lines, each of `line` bytes, of `words` 32-bit words (a multiple of 4) to [word][16 rows]."""
     four = vec(I32, 4)
 
     def columns(i: Value) -> None:
         source = e.at(lines, e.times(i, 4))
         # The loads put rows r, r + 4, r + 8 and r + 12 in the quarters of a vector; then each quarter is transposed.
-        rows = [e.concat([e.read(four, source, _LINE * (r + q)) for q in range(0, LANES, 4)]) for r in range(4)]
+        rows = [e.concat([e.read(four, source, line * (r + q)) for q in range(0, LANES, 4)]) for r in range(4)]
         for k, column in enumerate(e.transpose_quads(rows)):
             e.write(column, e.at(strip, e.times(i, 4 * LANES)), 4 * LANES * k, align=64)
 
@@ -140,8 +147,21 @@ def _for_rows(e: Emitter, first: Value, rows: Value, body: Callable[[Value, Valu
 
 
 @dataclass(frozen=True)
-class _Quantized:
+class Words:
+    """The product of a quantized type whose integers, times those of its sub-blocks, stand in the strips as 16 bits.
+
+    `line` is the bytes of a strip's row, `record` those of 256 elements of x, `sums_at` where it has sums of a span.
+    """
+
     type: QuantType
+    line: ClassVar[int] = 2 * GROUP
+    record: ClassVar[int] = RECORD
+    sums_at: ClassVar[dict[int, int]] = SUMS_AT
+
+    @property
+    def unit(self) -> int:
+        """Columns that share a place among the scales."""
+        return STEP
 
     @property
     def step(self) -> int:
@@ -154,10 +174,12 @@ class _Quantized:
     def emit(self, e: Emitter, a: Arguments, first: Value) -> None:
         """The products of the rows of W from `first` on, a pair of strips."""
         kind, cols, rows = self.type, a["cols"], a["rows"]
-        lines, strips = e.scratch(_STRIP), [e.scratch(_STRIP) for _ in range(STRIPS)]
+        size, per_word = LANES * self.line, 4 * GROUP // self.line
+        lines, strips = e.scratch(size), [e.scratch(size) for _ in range(STRIPS)]
         scales, minima = ([e.scratch(size) for _ in range(STRIPS)] for size in (_SCALES, _MINIMA))
         scratch = kind.zero_scratch(e)
-        stride, x_stride = kind.row_bytes(e, cols), activation_bytes(e, cols)
+        stride = kind.row_bytes(e, cols)
+        x_stride = e.times(e.over(e.add(cols, e.index(GROUP - 1)), GROUP), self.record)
         output = _Output(e, a, first)
 
         def panel(start: Value) -> None:
@@ -175,32 +197,31 @@ class _Quantized:
                     # rows are too short for the hardware to see a stream: the next panel's part comes meanwhile
                     e.prefetch(address, GROUP // kind.block * kind.block_bytes, kind.chunk_bytes)
                     address = kind.padded(e, address, e.over(e.sub(width, c), kind.block), scratch)
-                    into = e.at(lines, e.add(e.times(lane, _LINE), e.times(c, 2)))
+                    into = e.at(lines, e.add(e.times(lane, self.line), e.times(c, self.line // GROUP)))
                     chunk = kind.unpack(e, address, factors)
-                    self._spread(e, chunk, into, column(scales[strip], STEP), column(minima[strip], kind.span))
+                    self.spread(e, chunk, into, column(scales[strip], self.unit), column(minima[strip], kind.span))
 
                 e.each(0, width, kind.chunk, unpack_chunk)
 
             for s, strip in enumerate(strips):
                 _for_rows(e, e.add(first, e.index(LANES * s)), rows, lambda lane, row, s=s: unpack(s, lane, row))
-                _transpose_strip(e, lines, strip, e.over(width, 2))
-            x = e.at(a["x"], e.times(e.over(start, GROUP), RECORD))
+                _transpose_strip(e, lines, self.line, strip, e.over(width, per_word))
+            x = e.at(a["x"], e.times(e.over(start, GROUP), self.record))
 
             def tile(token: Value, count: int, chosen: Sequence[int]) -> None:
                 records = [e.at(x, e.mul(e.add(token, e.index(t)), x_stride)) for t in range(count)]
-                sources = [_Strip(strips[s], scales[s], minima[s]) for s in chosen]
-                sums = iter(self._product(e, records, sources, width))
-                for t, record in enumerate(records):
-                    scale = e.splat(e.read(F32, record, SCALE_AT, align=4), LANES)
+                sources = [Strip(strips[s], scales[s], minima[s]) for s in chosen]
+                sums = iter(self.product(e, records, sources, width))
+                for t in range(count):
                     for s in chosen:
-                        output.add(e.add(token, e.index(t)), s, e.fmul(next(sums), scale), start)
+                        output.add(e.add(token, e.index(t)), s, next(sums), start)
 
             _for_tiles(e, a["tokens"], tile)
 
         e.each(0, cols, GROUP, panel)
 
-    def _spread(self, e: Emitter, chunk: Unpacked, line: Value, scales: Value, minima: Value) -> None:
-        """One row's chunk: its integers to `line`, its scales and minima to columns of [step or span][16 rows]."""
+    def spread(self, e: Emitter, chunk: Unpacked, line: Value, scales: Value, minima: Value) -> None:
+        """One row's chunk: its integers to `line`, its scales and minima to columns of [unit or span][16 rows]."""
         kind = self.type
         narrow = None if chunk.sub is None else e.trunc(chunk.sub, vec(I16, chunk.sub.type.count))
         lanes: dict[int, int] = {}
@@ -212,13 +233,30 @@ class _Quantized:
         full = kind.scales(e, chunk)
         for start in range(0, kind.chunk, self.step):
             e.write(e.extract_element(chunk.d, const(I32, lanes[start])), scales, 4 * LANES * (start // STEP))
-        for m in kind.minima:
+        self.spread_minima(e, full, minima)
+
+    def spread_minima(self, e: Emitter, full: Value, minima: Value) -> None:
+        """The minima of a chunk, of its vector of scales, to a column of [span][16 rows]."""
+        for m in self.type.minima:
             minimum = e.extract_element(full, const(I32, m.lane))
             e.write(e.fneg(minimum), minima, 4 * LANES * (m.start // m.count))
 
-    def _product(self, e: Emitter, records: list[Value], strips: list[_Strip], width: Value) -> list[Value]:
-        """The register tile: a few tokens times some strips over one panel, without the activations' scales."""
-        kind, real, whole, words = self.type, vec(F32, LANES), vec(I32, LANES), vec(I16, 2 * LANES)
+    def add_minima(
+        self, e: Emitter, records: list[Value], strips: list[Strip], c: Value, totals: Sequence[Value]
+    ) -> list[Value]:
+        """The totals with what the minima of 32 columns take away."""
+        kind, results, size = vec(F32, LANES), list(totals), self.type.span
+        for start in range(0, STEP, size) if self.type.minima else ():
+            span, before = e.over(e.add(c, e.index(start)), size), iter(results)
+            minima = [e.read(kind, s.minima, e.times(span, 4 * LANES), align=64) for s in strips]
+            places = [e.at(r, e.times(span, 4)) for r in records]
+            sums = [e.splat(e.read(F32, place, self.sums_at[size], align=4), LANES) for place in places]
+            results = [e.fma_(minimum, s, next(before)) for s in sums for minimum in minima]
+        return results
+
+    def product(self, e: Emitter, records: list[Value], strips: list[Strip], width: Value) -> list[Value]:
+        """The register tile: a few tokens times some strips over one panel, token by token."""
+        real, whole, words = vec(F32, LANES), vec(I32, LANES), vec(I16, 2 * LANES)
         n = len(records) * len(strips)
 
         def products(c: Value, sums: Sequence[Value]) -> list[Value]:
@@ -241,20 +279,9 @@ class _Quantized:
             unrolled = STEP // 2 if e.target.has_avx512_vnni else 1
             return e.loop(0, STEP // 2, unrolled, sums, pairs)
 
-        def offsets(c: Value, totals: Sequence[Value]) -> list[Value]:
-            """Adds what the minima of 32 columns take away."""
-            results = list(totals)
-            for start in range(0, STEP, kind.span) if kind.minima else ():
-                span, before = e.over(e.add(c, e.index(start)), kind.span), iter(results)
-                minima = [e.read(real, s.minima, e.times(span, 4 * LANES), align=64) for s in strips]
-                sums_at = [e.at(r, e.times(span, 4)) for r in records]
-                sums = [e.splat(e.read(F32, at, SUMS_AT[kind.span], align=4), LANES) for at in sums_at]
-                results = [e.fma_(minimum, s, next(before)) for s in sums for minimum in minima]
-            return results
-
         def step(c: Value, *totals: Value) -> list[Value]:
             def inner(k: Value, *both: Value) -> list[Value]:
-                return [*products(k, both[:n]), *offsets(k, both[n:])]
+                return [*products(k, both[:n]), *self.add_minima(e, records, strips, k, both[n:])]
 
             both = [*([const(whole, 0)] * n), *totals]
             both = e.loop(c, e.add(c, e.index(self.step)), STEP, both, inner)
@@ -263,11 +290,13 @@ class _Quantized:
             integers = [e.sitofp(i, real) for i in both[:n]]
             return [e.fma_(i, scale, t) for i, scale, t in zip(integers, scales, both[n:], strict=True)]
 
-        return e.loop(0, width, self.step, [const(real, 0.0)] * n, step)
+        sums = e.loop(0, width, self.step, [const(real, 0.0)] * n, step)
+        factors = [e.splat(e.read(F32, r, SCALE_AT, align=4), LANES) for r in records for _ in strips]
+        return [e.fmul(total, factor) for total, factor in zip(sums, factors, strict=True)]
 
 
 @dataclass(frozen=True)
-class _Strip:
+class Strip:
     """The addresses of an unpacked strip."""
 
     weights: Value
@@ -300,7 +329,7 @@ class _Plain:
 
             for s, strip in enumerate(strips):
                 _for_rows(e, e.add(first, e.index(LANES * s)), rows, copy)
-                _transpose_strip(e, lines, strip, width)
+                _transpose_strip(e, lines, _LINE, strip, width)
             x = e.at(a["x"], e.times(start, 4))
 
             def tile(token: Value, count: int, chosen: Sequence[int]) -> None:
