@@ -22,8 +22,8 @@ def as_paths(given: Iterable[Path | str] | Path | str) -> tuple[Path, ...]:
     Raises:
         InputError: what is given is neither.
     """
-    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
-    return tuple(Path(path_text(path, "a directory of definitions")) for path in (given if several else (given,)))
+    one = isinstance(given, (str, bytes)) or not isinstance(given, Iterable)
+    return tuple(Path(path_text(path, "a directory of definitions")) for path in ((given,) if one else given))
 
 
 def directories(extra: Iterable[Path] = ()) -> list[Path]:

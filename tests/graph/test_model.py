@@ -8,9 +8,14 @@ from ggufc.frontend.definitions import find
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.graph.model import kinds_of, open_model
 
-from ..tiny_models import TOKENS, Sizes, tiny_model
+from ..tiny_models import ARCHITECTURES, TOKENS, Sizes, tiny_model
 from ..tiny_models.pieces import linear
 from ..tiny_models.variants import ENCODERS
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_opens_in_the_sizes_that_a_tiny_model_has(architecture: str, tmp_path: Path) -> None:
+    assert open_model(tiny_model(tmp_path / "m.gguf", architecture)).definition.name == architecture
 
 
 def test_as_many_logits_as_ids(tmp_path: Path) -> None:
