@@ -22,8 +22,9 @@ def as_paths(given: Iterable[Path | str] | Path | str) -> tuple[Path, ...]:
     Raises:
         InputError: what is given is neither.
     """
-    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
-    return tuple(Path(path_text(path, "a directory of definitions")) for path in (given if several else (given,)))
+    if isinstance(given, (str, bytes, Path)) or not isinstance(given, Iterable):
+        given = (given,)
+    return tuple(Path(path_text(path, "a directory of definitions")) for path in given)
 
 
 def directories(extra: Iterable[Path] = ()) -> list[Path]:

@@ -22,7 +22,7 @@ from ..caches import CacheSpec
 from ..host.folders import owned_folder
 from ..iree.parameters import Place
 from .fingerprint import fingerprint
-from .manifest import fault
+from .manifest import ENCODINGS, fault, sealed
 
 FORMAT = 3
 MODULE, PORTABLE = "model.mlir", "model.mlirbc"
@@ -35,8 +35,6 @@ WEIGHTS = "model"
 """Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
 ARCHIVE, METADATA = "model.irpa", "metadata.gguf"
 """In the place of these, all tensors in an IREE parameter archive, and the keys of the GGUF in one without tensors."""
-ENCODINGS = ("gguf", "irpa", "f32", "bf16", "int8")
-"""How the weights lie: in the GGUF, as they are or encoded anew in an archive."""
 MOST_BYTES = 64 << 20
 """Of a manifest: a megabyte holds some thousand tensors."""
 
@@ -186,13 +184,13 @@ def sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes the manifest, with size and sha256 of every other file in the folder but the weights."""
+    """Writes the manifest, with size and sha256 of every other file in the folder but the weights, and its own."""
     files = {
         str(p.relative_to(folder)): {"size": p.stat().st_size, "sha256": sha256(p)}
         for p in sorted(folder.rglob("*"))
         if p.is_file() and (p.suffix not in (".gguf", ".irpa") or p.name == METADATA)
     }
-    text = json.dumps({"format": FORMAT, **manifest, "files": files}, indent=1, ensure_ascii=True)
+    text = json.dumps(sealed({"format": FORMAT, **manifest, "files": files}), indent=1, ensure_ascii=True)
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
 
 

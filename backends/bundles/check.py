@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ...frontend.errors import GgufcError, InputError
 from ...passes.pipeline import entry_graphs
-from ..iree.parameters import ALIGNMENT
 from .bundle import Bundle
 from .manifest import entries_of
 from .source import lowered
@@ -73,7 +71,6 @@ def _check_contents(bundle: Bundle, file: Path) -> None:
     }
     wanted = {
         "tensors": tensors,
-        "parameters": {name: _range(given, tensors.get(name)) for name, given in manifest["parameters"].items()},
         "entries": entries_of(entry_graphs(model, manifest["kv"])),
         "vocabulary": model.vocabulary,
         "context_length": model.context_length,
@@ -81,16 +78,6 @@ def _check_contents(bundle: Bundle, file: Path) -> None:
     for key, value in wanted.items():
         if manifest[key] != value:
             raise InputError(f"{bundle.path}: the manifest's {key} {_first_other(manifest[key], value)}")
-
-
-def _range(given: list[int], tensor: dict[str, Any] | None) -> list[int] | None:
-    """What a parameter's range must be: its tensor's, from no more than an alignment before it on."""
-    if tensor is None:
-        return None
-    file, begin, length = given
-    before = tensor["offset"] - begin
-    wanted = [tensor["file"], tensor["offset"], tensor["nbytes"]]
-    return given if 0 <= before < ALIGNMENT and [file, begin + before, length - before] == wanted else wanted
 
 
 def _first_other(found: object, wanted: object) -> str:

@@ -30,7 +30,6 @@ from . import encode
 from .bundle import (
     ARCHIVE,
     EMITTED,
-    ENCODINGS,
     METADATA,
     MODULE,
     PORTABLE,
@@ -42,7 +41,7 @@ from .bundle import (
     written_aside,
 )
 from .fingerprint import fingerprint
-from .manifest import entries_of
+from .manifest import ENCODINGS, entries_of
 
 TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
 
