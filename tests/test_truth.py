@@ -107,13 +107,27 @@ def test_exact_arithmetic_gives_the_reference(exact: Session, cases: list[Case])
     assert max(found.margins, default=0) < 0.02
 
 
-def test_fast_kernels_are_ten_times_nearer_than_llama_cpp(fast: Session, cases: list[Case], real_model: Path) -> None:
+@pytest.fixture(scope="module")
+def theirs(cases: list[Case], real_model: Path) -> Distance:
+    """What llama.cpp makes of the quantized file."""
     with Reference(real_model, kv="f16", flash_attention=True, n_ctx=2048) as llama:
-        theirs = distance(cases, [llama.forced(case.prompt, case.continuation) for case in cases])
+        return distance(cases, [llama.forced(case.prompt, case.continuation) for case in cases])
+
+
+def test_fast_kernels_are_ten_times_nearer_than_llama_cpp(fast: Session, cases: list[Case], theirs: Distance) -> None:
     ours = distance(cases, [forced(fast, case) for case in cases])
     assert ours.mean_kl < theirs.mean_kl / 10
     assert len(ours.margins) <= 3
     assert max(ours.margins, default=0) < 0.05
+
+
+def test_prompts_of_eight_bits_are_no_farther_than_llama_cpp(
+    real_model: Path, cases: list[Case], theirs: Distance, tmp_path: Path
+) -> None:
+    ggufc.export(real_model, tmp_path / "gemma", activations=8)
+    session = ggufc.load(tmp_path / "gemma")
+    ours = distance(cases, [forced(session, case) for case in cases])
+    assert ours.mean_kl < theirs.mean_kl
 
 
 def test_the_compiled_module_and_the_native_kernels_say_the_same(real_model: Path, bundle: Path) -> None:

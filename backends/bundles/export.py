@@ -43,6 +43,8 @@ from .bundle import (
 from .fingerprint import fingerprint
 from .manifest import ENCODINGS, entries_of
 
+ACTIVATIONS = (16, 8)
+"""Bits that prompts may round activations to."""
 TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
 
 
@@ -52,6 +54,7 @@ def export(
     output: Path | str,
     *,
     kv: str | None = None,
+    activations: int = 16,
     targets: Sequence[Target | str] = (),
     emit: Sequence[str] = ("mlir", "vmfb"),
     static_library: bool = False,
@@ -70,6 +73,8 @@ def export(
             where they are and are linked to, unless `weights` says otherwise.
         output: the folder to write; a bundle that is there is replaced when the new one is whole.
         kv: element type of the KV caches, a key of `KV_TYPES`; None is what `chosen_kv` says.
+        activations: bits that prompts round them to before a product with quantized weights: 16, or 8, which is faster
+            and less near, on targets that multiply bytes.
         targets: machines to compile for, each as it is or in the words of `find_target`; none means this one.
         emit: what to write: `mlir` (the portable module as text), `mlirbc` (the same as StableHLO's portable artifact,
             which later versions read) and `vmfb` (a compiled module for each target, which alone can be loaded).
@@ -100,6 +105,8 @@ def export(
     if any(part.path.resolve().is_relative_to(folder) for part in source.file.parts):
         raise InputError(f"{path}: lies in {folder}, which the export would replace; choose another place")
     check_kv(kv)
+    if activations not in ACTIVATIONS:
+        raise InputError(f"activations of {activations!r} bits; there are {', '.join(map(str, ACTIVATIONS))}")
     with written_aside(folder) as aside:
         if archived:
             with writing(folder):
@@ -121,7 +128,7 @@ def export(
             (aside / f"{opened.definition.name}{SUFFIX}").write_bytes(opened.definition.text.encode())
             tokenizer = _write_tokenizer(opened, aside)
             chat = ChatTemplates.from_metadata(opened.file.metadata).save(aside)
-        modules = _Modules(text, places(opened.file), flags, aside, folder)
+        modules = _Modules(text, places(opened.file), flags, activations, aside, folder)
         for target in chosen:
             if "vmfb" in emit:
                 progress(f"compiling for {target.name}")
@@ -141,7 +148,9 @@ def export(
             held_as = [ARCHIVE] if archived else weight_names(len(source.file.parts))
             cut = {} if layers is None else {"layers": layers}
             facts = _manifest(opened, held_as, entries, modules, chosen, kv, tokenizer, chat)
-            write_manifest(aside, {"encoding": weights, "flags": list(flags), **cut, **facts})
+            write_manifest(
+                aside, {"encoding": weights, "activations": activations, "flags": list(flags), **cut, **facts}
+            )
     return read_bundle(folder)
 
 
@@ -181,8 +190,11 @@ class _Modules:
         parameters: for each parameter of the modules where it lies.
     """
 
-    def __init__(self, text: str, at: Mapping[str, Place], flags: Sequence[str], aside: Path, folder: Path) -> None:
-        self._text, self._places, self._flags, self._aside, self._folder = text, at, flags, aside, folder
+    def __init__(
+        self, text: str, at: Mapping[str, Place], flags: Sequence[str], activations: int, aside: Path, folder: Path
+    ) -> None:
+        self._text, self._places, self._flags, self._activations = text, at, flags, activations
+        self._aside, self._folder = aside, folder
         self.files: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.parameters: dict[str, Place] = {}
 
@@ -190,7 +202,7 @@ class _Modules:
         """The module that is loaded."""
         from ..iree.compile import compile_module
 
-        compiled = compile_module(self._text, self._places, target, self._flags)
+        compiled = compile_module(self._text, self._places, target, self._flags, self._activations)
         self.parameters = compiled.parameters
         self.files[target.name]["file"] = self._write(target, ".vmfb", compiled.vmfb)
 
@@ -198,7 +210,7 @@ class _Modules:
         """The module whose code is in an object of its own."""
         from ..iree.compile import compile_library
 
-        library = compile_library(self._text, self._places, target, self._flags)
+        library = compile_library(self._text, self._places, target, self._flags, self._activations)
         self.parameters = library.parameters
         self.files[target.name]["library"] = {
             "module": self._write(target, ".static.vmfb", library.vmfb),

@@ -56,6 +56,7 @@ _DTYPE = frozenset(KV_TYPES)
 _SHAPE: dict[str, Any] = {
     "architecture": {"name": str, "sha256": str},
     "kv": _DTYPE,
+    "activations": _Whole(8, 16),
     "context_length": _SIZE,
     "layers": _Maybe(_SIZE),
     "vocabulary": _SIZE,

@@ -76,7 +76,9 @@ def check_flags(flags: Sequence[str]) -> None:
             raise InputError(f"flag {flag!r}: wanted one of iree-compile's that begin with --iree-")
 
 
-def compile_module(text: str, places: Mapping[str, Place], target: Target, flags: Sequence[str] = ()) -> Compiled:
+def compile_module(
+    text: str, places: Mapping[str, Place], target: Target, flags: Sequence[str] = (), activations: int = 16
+) -> Compiled:
     """Compiles the portable module for one target.
 
     Args:
@@ -84,6 +86,7 @@ def compile_module(text: str, places: Mapping[str, Place], target: Target, flags
         places: where each of its weights lies in the files that will be mapped.
         target: the machine that will run it.
         flags: more flags for `iree-compile`.
+        activations: as for `legalise`.
 
     Raises:
         CompileError: with the compiler's own words.
@@ -91,19 +94,21 @@ def compile_module(text: str, places: Mapping[str, Place], target: Target, flags
         UnsupportedError: the compiler isn't there.
     """
     with ir.Context(), ir.Location.unknown():
-        legal = legalise(text, places, target)
+        legal = legalise(text, places, target, activations=activations)
         mlir = legal.module.operation.get_asm(enable_debug_info=False)
     with _workplace() as folder:
         _write_objects(legal.kernels, target, folder)
         return Compiled(mlir, _compile(mlir, target, flags, folder), legal.parameters)
 
 
-def compile_library(text: str, places: Mapping[str, Place], target: Target, flags: Sequence[str] = ()) -> StaticLibrary:
+def compile_library(
+    text: str, places: Mapping[str, Place], target: Target, flags: Sequence[str] = (), activations: int = 16
+) -> StaticLibrary:
     """Compiles the portable module to be linked into a program; arguments and errors are `compile_module`'s."""
     with _workplace() as folder:
         compiled, code = folder / "library.o", folder / "linked.o"
         with ir.Context(), ir.Location.unknown():
-            legal = legalise(text, places, target, str(compiled))
+            legal = legalise(text, places, target, str(compiled), activations)
             mlir = legal.module.operation.get_asm(enable_debug_info=False)
         objects = _write_objects(legal.kernels, target, folder)
         vmfb = _compile(mlir, target, flags, folder)

@@ -12,6 +12,7 @@ from iree.compiler import ir
 
 from ...graph.types import TensorType
 from ..native.kernel import Kernel
+from ..native.kernels.linear_many_bytes import rounded_to_bytes
 from ..native.rules import RULES
 from ..native.target import Target
 from .dispatches import Call, Dispatches, Operand
@@ -34,7 +35,7 @@ class Legal:
     parameters: dict[str, Place]
 
 
-def legalise(text: str, places: Mapping[str, Place], target: Target, library: str = "") -> Legal:
+def legalise(text: str, places: Mapping[str, Place], target: Target, library: str = "", activations: int = 16) -> Legal:
     """The module for IREE, in the caller's context.
 
     Args:
@@ -42,6 +43,7 @@ def legalise(text: str, places: Mapping[str, Place], target: Target, library: st
         places: where each of its weights lies in the files that will be mapped.
         target: the machine that it is compiled for.
         library: the object that its code goes to, where that isn't a part of the compiled module.
+        activations: bits that products of many rows round them to, 16 or 8.
     """
     module = ir.Module.parse(text)
     functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
@@ -49,7 +51,8 @@ def legalise(text: str, places: Mapping[str, Place], target: Target, library: st
     entries = [f for f in functions if _has_body(f) and _visibility(f) == "public"]
     dispatches = Dispatches()
     globals_ = _Globals(places)
-    rewriters = [_Entry(entry, weights, globals_, dispatches) for entry in entries]
+    by_bytes = rounded_to_bytes(activations, target)
+    rewriters = [_Entry(entry, weights, globals_, dispatches, by_bytes) for entry in entries]
     for rewriter in rewriters:
         rewriter.lower()
     for rewriter in rewriters:  # when it is known which weights kernels take as bytes
@@ -161,7 +164,10 @@ class _Entry:
         weights: Mapping[str, ir.Operation],
         globals_: _Globals,
         dispatches: Dispatches,
+        by_bytes: frozenset[str],
     ) -> None:
+        """`by_bytes` are the types whose products of many rows round activations to 8 bits."""
+        self.by_bytes = by_bytes
         self.function, self.weights, self.globals, self.dispatches = function, weights, globals_, dispatches
         self.block = function.regions[0].blocks[0]
         self.made: dict[object, ir.Value] = {}
@@ -262,6 +268,9 @@ class _Site:
             return ir.Operation.create("arith.muli", results=[ir.IndexType.get()], operands=operands).results[0]
 
         return number if factor == 1 else self._entry.once(("times", number, factor), make)
+
+    def rounds_to_bytes(self, type_name: str) -> bool:
+        return type_name in self._entry.by_bytes
 
     def constant(self, array: np.ndarray) -> ir.Value:
         def make() -> ir.Value:

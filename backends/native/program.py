@@ -100,7 +100,7 @@ class Program:
     arena_bytes: int = 0
 
 
-def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool) -> Program:
+def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool, by_bytes: frozenset[str]) -> Program:
     """The program of a graph for calls of `tokens` tokens.
 
     Args:
@@ -108,8 +108,9 @@ def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool) -> Progr
         tokens: the value of its symbol T.
         weights: gives the raw bytes of a tensor.
         exact: multiply with dequantized float32 weights instead of quantizing activations.
+        by_bytes: the types whose products of many rows round them to 8 bits, and not to 15.
     """
-    lowering = _Lowering(graph, tokens, weights)
+    lowering = _Lowering(graph, tokens, weights, by_bytes)
     rules = RULES | OWN | (EXACT if exact else {})
     for n, op in enumerate(graph.ops):
         lowering.lower(n, op, rules[op.name])
@@ -146,8 +147,8 @@ class _Arena:
 class _Lowering:
     """The state of `lower`: where operands are, and what to give back when they were last read. The `Site` of rules."""
 
-    def __init__(self, graph: Graph, tokens: int, weights: WeightBytes) -> None:
-        self.tokens, self.weights = tokens, weights
+    def __init__(self, graph: Graph, tokens: int, weights: WeightBytes, by_bytes: frozenset[str]) -> None:
+        self.tokens, self.weights, self._by_bytes = tokens, weights, by_bytes
         self.arena = _Arena()
         self.program = Program(np.zeros(tokens, np.int32), np.zeros(1, np.int32))
         given = {"tokens": self.program.tokens, "position": self.program.position}
@@ -213,6 +214,9 @@ class _Lowering:
     def times(self, number: Number, factor: int) -> Number:
         assert not isinstance(number, CacheRows)
         return number * factor
+
+    def rounds_to_bytes(self, type_name: str) -> bool:
+        return type_name in self._by_bytes
 
     def constant(self, array: np.ndarray) -> Operand:
         return Operand(Place(array=array), {"f": "f32", "i": "i32"}[array.dtype.kind], array.shape)

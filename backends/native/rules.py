@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ import numpy as np
 from ...graph.rope import frequencies
 from ...graph.types import TensorType
 from .kernel import Kernel
+from .kernels.activation_bytes import activation_byte_width, quantize_bytes
 from .kernels.activations import activation_width, quantize_rows
 from .kernels.argmax import PARTS, argmax_merge, argmax_parts
 from .kernels.attention import (
@@ -32,6 +34,7 @@ from .kernels.embed import embed
 from .kernels.experts import expert_gain, expert_linear, mix, route, top_k
 from .kernels.kv_update import kv_update
 from .kernels.linear_many import linear_many, pairs_per_group
+from .kernels.linear_many_bytes import linear_many_bytes
 from .kernels.linear_one import glu_one, linear_one, rows_per_group
 from .kernels.norm import layer_norm, rms_norm
 from .kernels.rope import rope
@@ -63,6 +66,10 @@ class Site(Protocol[V]):
 
     def times(self, number: Number, factor: int) -> Number:
         """The product of a number and a constant."""
+        ...
+
+    def rounds_to_bytes(self, type_name: str) -> bool:
+        """Whether products of many rows with weights of a type round their activations to 8 bits."""
         ...
 
     def constant(self, array: np.ndarray) -> V:
@@ -114,9 +121,10 @@ def _product(
         kernel = linear_one(type_name, rows_per_group(rows), bool(fuses))
         return at.dispatch(kernel, given | fuses, scalars | eps, result)
     scalars["tokens"] = at.size(x, 0)
+    rounding = BYTES if at.rounds_to_bytes(type_name) else WORDS
     if type_name in QUANT_TYPES:
-        given["x"] = _quantized(at, x, norm, scalars | eps)
-    return at.dispatch(linear_many(type_name, pairs_per_group(rows)), given, scalars, result)
+        given["x"] = _quantized(at, x, norm, scalars | eps, rounding)
+    return at.dispatch(rounding.product(type_name, pairs_per_group(rows)), given, scalars, result)
 
 
 def _normed(at: Site[V], x: V, norm: V, eps: float, cols: int) -> V:
@@ -130,12 +138,26 @@ def _normed(at: Site[V], x: V, norm: V, eps: float, cols: int) -> V:
     return at.once(x, ("rms_norm", norm, eps), make)
 
 
-def _quantized(at: Site[V], x: V, norm: V | None, scalars: Mapping[str, Number]) -> V:
+@dataclass(frozen=True)
+class Rounding:
+    """How products of many rows round their activations: the kernel, by whether it takes the norm; how many i16 it
+    makes of so many columns; and the product, by type and pairs of strips."""
+
+    quantize: Callable[[bool], Kernel]
+    width: Callable[[int], int]
+    product: Callable[[str, int], Kernel]
+
+
+WORDS = Rounding(quantize_rows, activation_width, linear_many)
+BYTES = Rounding(quantize_bytes, activation_byte_width, linear_many_bytes)
+
+
+def _quantized(at: Site[V], x: V, norm: V | None, scalars: Mapping[str, Number], rounding: Rounding) -> V:
     """The integers of x, or of its norm."""
     given = {"x": x} if norm is None else {"x": x, "w": norm}
-    wide = TensorType("i16", ("T", activation_width(scalars["cols"])))
-    make = functools.partial(at.dispatch, quantize_rows(norm is not None), given, scalars, wide)
-    return at.once(x, ("quantize", norm, scalars.get("eps")), make)
+    wide = TensorType("i16", ("T", rounding.width(scalars["cols"])))
+    make = functools.partial(at.dispatch, rounding.quantize(norm is not None), given, scalars, wide)
+    return at.once(x, (rounding, norm, scalars.get("eps")), make)
 
 
 def _glu(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:

@@ -138,9 +138,10 @@ def _on_source(
     model = lowered(bundle, path, archdefs)
     graphs = entry_graphs(model, chosen_kv(model.graph, kv, exact), fuse=not exact)
     if backend == "native":
+        activations = bundle.manifest["activations"] if bundle else 16
         from ..native.executor import NativeExecutor
 
-        executor = NativeExecutor(graphs, model.file.tensor_bytes, threads, exact)
+        executor = NativeExecutor(graphs, model.file.tensor_bytes, threads, exact, activations)
     else:
         from ..jax.executor import XlaExecutor
         from ..jax.module import portable_module

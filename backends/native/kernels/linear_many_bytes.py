@@ -17,23 +17,22 @@ from .activation_bytes import INTEGERS_AT, RECORD, SCALES_AT, SUMS_AT
 from .activations import GROUP, STEP
 from .linear_many import LANES, Strip, Words, kernel
 from .quant import QuantType, Unpacked, masked
-from .types import TYPES
+from .types import QUANT_TYPES
 
 _HALF = STEP // 2
 
 
-def takes_bytes(type_name: str, target: Target) -> bool:
-    """Whether there is this product of a type on a target: where bytes are multiplied, and no scale is of fewer than 16
-    columns."""
-    kind = TYPES[type_name]
-    return isinstance(kind, QuantType) and target.dots_bytes(False) and _unit(kind) >= _HALF
+def rounded_to_bytes(activations: int, target: Target) -> frozenset[str]:
+    """The types whose products take activations of 8 bits where `activations` asks for so many: none but on a target
+    that multiplies bytes, nor those with a scale for fewer than 16 columns."""
+    if activations != 8 or not target.dots_bytes(False):
+        return frozenset()
+    return frozenset(name for name, kind in QUANT_TYPES.items() if _unit(kind) >= _HALF)
 
 
 def linear_many_bytes(type_name: str, pairs: int = 1) -> Kernel:
     """y = x W^T for many activation rows, x as `quantize_bytes` writes it; the rest is as in `linear_many`."""
-    kind = TYPES[type_name]
-    assert isinstance(kind, QuantType), type_name
-    return kernel(f"ggufc_linear_many_bytes_{type_name}", pairs, "i16", _Bytes(kind).emit)
+    return kernel(f"ggufc_linear_many_bytes_{type_name}", pairs, "i16", _Bytes(QUANT_TYPES[type_name]).emit)
 
 
 def _lanes(kind: QuantType) -> list[int]:

@@ -58,11 +58,12 @@ def profile(
             f"{file}: {max(prompt_tokens, depth + 1)} tokens exceed its context of {opened.context_length}"
         )
     graphs = entry_graphs(opened, bundle.manifest["kv"] if bundle else chosen_kv(opened.graph))
+    activations = bundle.manifest["activations"] if bundle else 16
     calls = {"decode": (1, depth), "prefill": (min(prompt_tokens, CHUNK), 0), "encode": (prompt_tokens, 0)}
     wanted = ("decode", "prefill") if opened.definition.kind == "decoder" else ("encode",)
     tables = []
     for workers in threads or (usable_cores(),):
-        executor = NativeExecutor(graphs, opened.file.tensor_bytes, workers, exact=False)
+        executor = NativeExecutor(graphs, opened.file.tensor_bytes, workers, False, activations)
         for entry in wanted:
             tokens, position = calls[entry]
             progress(f"timing the operations of {entry}")

@@ -6,9 +6,11 @@ import struct
 
 import pytest
 from ggufc.backends.native.kernel import Kernel
+from ggufc.backends.native.kernels.activation_bytes import quantize_bytes
 from ggufc.backends.native.kernels.activations import quantize_rows
 from ggufc.backends.native.kernels.embed import embed
 from ggufc.backends.native.kernels.linear_many import linear_many
+from ggufc.backends.native.kernels.linear_many_bytes import linear_many_bytes
 from ggufc.backends.native.kernels.linear_one import linear_one
 from ggufc.backends.native.objects import assembly, llvm_ir, object_code
 from ggufc.backends.native.target import PRESETS, host_target
@@ -16,7 +18,9 @@ from ggufc.backends.native.target import PRESETS, host_target
 from .blocks import TYPES
 
 KERNELS = [quantize_rows(), *(make(t) for make in (linear_one, linear_many, embed) for t in TYPES)]
+OF_BYTES = [quantize_bytes(), *(linear_many_bytes(t) for t in ("q8_0", "q4_k", "q6_k"))]
 PAIRS = [(kernel, name) for n, kernel in enumerate(KERNELS) for name in [*PRESETS][n % 3 :: 3]]
+PAIRS += [(kernel, name) for kernel in OF_BYTES for name in ("x86-64-v4-vnni", "aarch64-i8mm")]
 """Each kernel for a third of the targets, its neighbours for the others."""
 MACHINES = {"x86_64": 62, "aarch64": 183, "riscv64": 243}
 
