@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..backends import BACKENDS
 from ..backends.host.cores import MOST_THREADS
+from ..graph.types import CACHE_DTYPES
 
 if TYPE_CHECKING:
     from ..frontend.chat.templates import ChatTemplates
@@ -85,7 +87,7 @@ model_argument = click.argument("model", type=PATH, shell_complete=_complete_mod
 optional_model_argument = click.argument("model", type=PATH, required=False, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv",
-    type=click.Choice(["f32", "f16", "q8_0"]),
+    type=click.Choice(CACHE_DTYPES),
     help="Type of the KV cache; default: f16, and f32 for a model whose matrices are all f32.",
 )
 weights_option = click.option(
@@ -104,7 +106,7 @@ threads_option = click.option(
     "--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Workers; default: one per core."
 )
 backend_option = click.option(
-    "--backend", type=click.Choice(["iree", "native", "xla"]), default="iree", show_default=True, help="What runs it."
+    "--backend", type=click.Choice(BACKENDS), default="iree", show_default=True, help="What runs it."
 )
 against_option = click.option(
     "--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp)."

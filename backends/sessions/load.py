@@ -10,6 +10,7 @@ from ...frontend.definitions import as_paths
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.splits import split_paths
 from ...frontend.tokenizer import Tokenizer
+from .. import BACKENDS
 from ..bundles.bundle import MODULE, Bundle
 from ..bundles.manifest import entries_of
 from ..bundles.source import check_archdefs, located, lowered
@@ -19,8 +20,6 @@ from ..host.extras import exporting
 from ..host.machine import best_target, this_machine
 from ..progress import Progress, silent
 from .session import Facts, Session
-
-BACKENDS = ("iree", "native", "xla")
 
 
 @exporting()
