@@ -5,6 +5,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,10 @@ from ..iree.parameters import Place, places
 from ..native.target import Target, find_target
 from ..progress import Progress, silent
 from . import encode
-from .bundle import (
-    ARCHIVE,
-    EMITTED,
-    ENCODINGS,
-    METADATA,
-    MODULE,
-    PORTABLE,
-    Bundle,
-    read_bundle,
-    weight_names,
-    write_manifest,
-    writing,
-    written_aside,
-)
+from .bundle import ARCHIVE, EMITTED, ENCODINGS, METADATA, MODULE, PORTABLE, Bundle, read_bundle, weight_names
 from .fingerprint import fingerprint
-from .manifest import entries_of
+from .manifest import entries_of, tensors_of
+from .writing import write_manifest, writing, written_aside
 
 TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
 
@@ -255,10 +244,7 @@ def _manifest(
         "context_length": model.context_length,
         "vocabulary": model.vocabulary,
         "kv": kv,
-        "caches": [
-            {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window, "rows": c.rows}
-            for c in cache_specs(entries)
-        ],
+        "caches": [asdict(cache) for cache in cache_specs(entries)],
         "entries": entries_of(entries),
         "tokenizer": tokenizer,
         "chat": chat,
@@ -268,14 +254,5 @@ def _manifest(
             for t in targets
         },
         "parameters": {name: [place.file, place.offset, place.nbytes] for name, place in modules.parameters.items()},
-        "tensors": {
-            name: {
-                "type": t.type.name,
-                "shape": list(t.shape),
-                "file": t.part,
-                "offset": t.offset,
-                "nbytes": t.nbytes,
-            }
-            for name, t in file.tensors.items()
-        },
+        "tensors": tensors_of(file),
     }

@@ -10,7 +10,8 @@ from typing import Any
 import ggufc
 import pytest
 from ggufc import InputError
-from ggufc.backends.bundles.bundle import MANIFEST, UNFINISHED, read_bundle, weight_names, write_manifest, written_aside
+from ggufc.backends.bundles.bundle import MANIFEST, read_bundle, weight_names
+from ggufc.backends.bundles.writing import UNFINISHED, write_manifest, written_aside
 from ggufc.backends.host.folders import owned_folder
 
 from ..conftest import TinyCase
