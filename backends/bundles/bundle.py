@@ -8,7 +8,6 @@ import ctypes
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...frontend.errors import InputError
+from ...frontend.given import open_file, parse_json, read_file
 from ...frontend.models import MANIFEST
 from ...frontend.splits import split_name, split_paths
 from ..caches import CacheSpec
@@ -81,7 +81,8 @@ class Bundle:
             there = ", ".join(self.manifest["files"])
             raise InputError(f"{self.path}: the bundle has no {name}; it has {there}; export the model again")
         try:
-            size, found = path.stat().st_size, sha256(path)
+            with open_file(path) as file:
+                size, found = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; export the model again") from None
         if damage := _difference(size, wanted["size"], "content", found, wanted["sha256"]):
@@ -121,8 +122,8 @@ class Bundle:
     def _check_weights(self, path: Path, number: int) -> None:
         wanted = self.manifest["weights"][number]
         try:
-            size = path.stat().st_size
-            with path.open("rb") as file:
+            with open_file(path) as file:
+                size = os.fstat(file.fileno()).st_size
                 header = hashlib.sha256(file.read(wanted["header_bytes"])).hexdigest()
         except OSError as error:
             target = f" (a link to {path.readlink()})" if path.is_symlink() else ""
@@ -160,13 +161,10 @@ def read_bundle(path: Path) -> Bundle:
         InputError: there is none, it is damaged, or of a format that this version doesn't read.
     """
     try:
-        status = (path / MANIFEST).stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise InputError(f"{path / MANIFEST}: no file of up to {MOST_BYTES} bytes, as a manifest is")
-        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+        manifest = parse_json(read_file(path / MANIFEST, MOST_BYTES))
     except OSError as error:
         raise InputError(f"{path}: no bundle: {MANIFEST}: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError(f"{path / MANIFEST}: damaged, no JSON; export the model again") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ...frontend.errors import DamagedModelError, GgufcError
+from ...frontend.given import parse_json
 from .answers import ChatForm, Form, Usage, embeddings_object, error_object, model_object
 from .generation import Piece, embeddings, generation
 from .requests import Completion, Reader, RequestError
@@ -279,8 +280,8 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 def _parsed(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return parse_json(raw)
+    except ValueError as error:
         raise RequestError(400, f"the body is no JSON: {error}") from None
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +241,38 @@ def test_caches_that_are_not_the_entries_arguments_are_refused(change: str, copi
 def test_a_manifest_that_never_ends_is_not_read(copied: Path) -> None:
     (copied / MANIFEST).unlink()
     os.mkfifo(copied / MANIFEST)
-    with pytest.raises(InputError, match="no file of up to"):
+    with pytest.raises(InputError, match="is a pipe or a device, wanted a file"):
         read_bundle(copied)
+
+
+@pytest.mark.parametrize("name", ["model.host.vmfb", "tokenizer.model", "tokenizer_config.json", WEIGHTS])
+def test_a_pipe_in_place_of_a_file_is_refused(name: str, copied: Path) -> None:
+    """At once: opened as files are, it would wait for somebody who writes to it."""
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with pytest.raises(InputError, match=r"is a pipe or a device, wanted a file; |0 bytes, wanted"):
+        ggufc.load(copied, threads=1).tokenizer  # noqa: B018
+
+
+def bomb(config: dict[str, Any]) -> bytes:
+    return json.dumps(config | {"types": [[1, 10**9]]}).encode()
+
+
+def no_token(config: dict[str, Any]) -> bytes:
+    return json.dumps(config | {"specials": config["specials"] | {"bos_id": 10**9}}).encode()
+
+
+@pytest.mark.parametrize("change", [lambda config: b"[" * 100_000, bomb, no_token])
+def test_a_tokenizers_configuration_that_was_written_by_hand(
+    change: Callable[[dict[str, Any]], bytes], copied: Path
+) -> None:
+    """With the sha256 that it now has, so that only its content can tell."""
+    (copied / "tokenizer_config.json").write_bytes(change(json.loads((copied / "tokenizer_config.json").read_text())))
+    manifest = json.loads((copied / MANIFEST).read_text())
+    (copied / MANIFEST).unlink()
+    write_manifest(copied, {key: value for key, value in manifest.items() if key != "files"})
+    with pytest.raises(InputError, match="export the model again"):
+        ggufc.load(copied, threads=1).tokenizer  # noqa: B018
 
 
 def test_a_strangers_folder_is_never_replaced(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
