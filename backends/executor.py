@@ -37,7 +37,8 @@ class Executor(Protocol):
             rows: how many rows of each cache the call may see and write.
 
         Returns:
-            float32 (vocabulary,), the logits of the last token; of `decode_greedy` int32 (1,), the likeliest next one.
+            float32 (vocabulary,), the logits of the last token; of `decode_greedy` int32 (1,), the likeliest next one,
+            or -1 where a logit is NaN or infinite, or all are -inf.
         """
         ...
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import GgufcError, InputError
+from ..frontend.given import parse_json, read_file
 from ..frontend.models import stored_model
 from ..frontend.near import nearest
 from .interrupts import interrupts
@@ -181,13 +182,10 @@ class _Room:
     def _load(self, name: str) -> None:
         path = _named(name, "load")
         try:
-            with path.open("rb") as file:
-                raw = file.read(MOST_SAVED + 1)
+            saved = parse_json(read_file(path, MOST_SAVED))
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from None
-        try:
-            saved = json.loads(raw) if len(raw) <= MOST_SAVED else None
-        except (ValueError, RecursionError):
+        except ValueError:
             saved = None
         if not isinstance(saved, dict) or not isinstance(saved.get("messages"), list):
             raise InputError(f"{path}: no conversation that /save wrote")

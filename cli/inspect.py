@@ -58,6 +58,7 @@ def inspect(
     from ..graph.report import outline
     from ..graph.text import print_graph
     from ..passes.first_layers import first_layers
+    from ..passes.pipeline import entry_graphs
 
     if bool(arch) + bool(graph) + bool(html) > 1:
         raise InputError("give one of --graph, --arch and --html")
@@ -67,6 +68,7 @@ def inspect(
         made = outline(opened.definition, opened)
         print_json(made) if as_json else _print_outline(made)
         opened.check_read()
+        entry_graphs(opened, "f32", fuse=False)  # which proves that all keys and values are this call's own
         return
     kv_type: str = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv)
     if graph:

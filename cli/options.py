@@ -1,6 +1,5 @@
 """Arguments and options that several commands share."""
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,7 @@ import click
 
 from ..backends import BACKENDS
 from ..backends.host.cores import MOST_THREADS
+from ..frontend.given import parse_json
 from ..graph.types import CACHE_DTYPES
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ optional_model_argument = click.argument("model", type=PATH, required=False, she
 kv_option = click.option(
     "--kv",
     type=click.Choice(CACHE_DTYPES),
-    help="Type of the KV cache; default: f16, and f32 for a model whose matrices are all f32.",
+    help="Type of the KV cache, which a bundle has already; default: f16, and f32 where all matrices are f32.",
 )
 weights_option = click.option(
     "--weights-file",
@@ -144,16 +144,23 @@ def sampling_options(**defaults: float) -> Callable[[Command], Command]:
 
 
 def _settings(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE by name; a value is JSON, or text where it is none."""
+    """NAME=VALUE by name; a value is JSON, or text where it is none.
+
+    Raises:
+        InputError: a name is the conversation's.
+    """
+    from ..frontend.chat.templates import check_variables
+
     found: dict[str, Any] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{word!r}: wanted NAME=VALUE, such as enable_thinking=false", ctx)
         try:
-            found[name] = json.loads(value)
+            found[name] = parse_json(value)
         except ValueError:
             found[name] = value
+    check_variables(found)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from threading import Event
@@ -38,7 +39,19 @@ def stream_text(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1))
+    """Prints a value as JSON, which has no NaN and no infinity: null stands for them."""
+    click.echo(json.dumps(_in_json(value), indent=1, allow_nan=False))
+
+
+def _in_json(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _in_json(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_in_json(item) for item in value]
+    return value
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:

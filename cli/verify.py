@@ -14,6 +14,7 @@ from .output import print_columns, print_json, print_rows, printable, stream_tex
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from ..backends.bundles.check import Check
     from ..backends.reports.verify import Row
 
 
@@ -36,7 +37,7 @@ def verify(
     """Hold the executors of MODEL against each other; exit code 1 when two disagree, 3 when llama.cpp can't be run.
 
     A bundle is held against its manifest first, and isn't run where it is another: every file by its sha256, the
-    weights by size, header and a sample of each tensor, tables and entry points by what its definition makes of them.
+    weights by size, header and samples of each tensor, tables and entry points by what its definition makes of them.
 
     The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
     wherever another token is likeliest: XLA 1e-5 and 0.02 nats (the same arithmetic; no logit differs by more than
@@ -74,12 +75,18 @@ def verify(
         )
     else:
         if verdict.checks:
-            print_rows([(c.what, "ok" if c.ok else f"FAILED: {c.said}") for c in verdict.checks])
+            print_rows([(c.what, _judged(c)) for c in verdict.checks])
         if rows:
             _print_comparisons(rows)
         for name, why in missing.items():
             stream_text(f"{name} is not available: {printable(why)}\n")
     sys.exit(1 if not verdict.ok else UnsupportedError.exit_code if missing else 0)
+
+
+def _judged(check: "Check") -> str:
+    if not check.ok:
+        return f"FAILED: {check.said}"
+    return f"ok ({check.said})" if check.said else "ok"
 
 
 def _print_comparisons(rows: "Sequence[Row]") -> None:

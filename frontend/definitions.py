@@ -10,14 +10,21 @@ from .archdef.parser import read
 from .archdef.tree import ArchDef
 from .errors import InputError, UnsupportedError
 from .near import nearest
+from .paths import path_text
 
 SUFFIX = ".archdef"
 VARIABLE = "GGUFC_ARCHDEFS"
 
 
 def as_paths(given: Iterable[Path | str] | Path | str) -> tuple[Path, ...]:
-    """One directory or several, given as paths or as texts."""
-    return (Path(given),) if isinstance(given, (str, Path)) else tuple(Path(p) for p in given)
+    """One directory or several, given as paths or as texts.
+
+    Raises:
+        InputError: what is given is neither.
+    """
+    if isinstance(given, (str, bytes, Path)) or not isinstance(given, Iterable):
+        given = (given,)
+    return tuple(Path(path_text(path, "a directory of definitions")) for path in given)
 
 
 def directories(extra: Iterable[Path] = ()) -> list[Path]:

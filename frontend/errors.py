@@ -16,6 +16,13 @@ class InputError(GgufcError):
     """The input or the words are wrong: a damaged file, a missing key, a wrong shape, an unknown name."""
 
 
+class DamagedModelError(InputError):
+    """The file was readable, but what its weights compute isn't: no finite numbers."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} are no finite numbers: its weights or its file are damaged; get the model again")
+
+
 class UnsupportedError(GgufcError):
     """The input is sound, but this build can't do it: an architecture or a tensor type it doesn't have."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .archdef.tree import (
+    PERIODS,
     ArchDef,
     Call,
     Condition,
@@ -122,9 +123,10 @@ class Line:
     source: str
     number: int
     path: str
+    column: int = 1
 
-    def error(self, message: str, column: int = 1) -> InputError:
-        return InputError(f"{self.source}:{self.number}:{column}: {message} (model {self.path})")
+    def error(self, message: str, column: int | None = None) -> InputError:
+        return InputError(f"{self.source}:{self.number}:{column or self.column}: {message} (model {self.path})")
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,16 @@ def _full_key(key: str, architecture: str) -> str:
 def _parameter(
     parameter: Parameter, architecture: str, metadata: Mapping[str, Any], values: Mapping[str, Value], where: Line
 ) -> Value:
+    if parameter.default is not None and not names_of(parameter.default):
+        evaluate_expression(parameter.default, {}, where)  # a mistake in a constant is one in every model
     if parameter.key is not None:
         key = _full_key(parameter.key, architecture)
         if key in metadata:
             value = _from_file(metadata[key], key, where)
-            if parameter.only and any(
-                v not in parameter.only for v in (value if isinstance(value, tuple) else (value,))
-            ):
-                found, wanted = repr(metadata[key]), " or ".join(map(str, parameter.only))
+            allowed = [values[v.name] if isinstance(v, Name) else v for v in parameter.only]
+            own = value if isinstance(value, tuple) else (value,)
+            if allowed and value not in allowed and any(v not in allowed for v in own):
+                found, wanted = repr(metadata[key]), " or ".join(map(str, allowed))
                 place = f"{where.source} can do {wanted} alone (line {where.number})"
                 raise UnsupportedError(f"{where.path}: key {key!r} is {found[:80]}; {place}")
             return value
@@ -295,8 +299,8 @@ def _give(kind: LayerKind, own: dict[str, Scalar], tensors: dict[str, TensorRef]
 
 
 _SELECT: dict[str, Callable[[int, int, float, bool], bool]] = {
-    "every": lambda i, count, n, per_layer: n > 0 and (i + 1) % n == 0,
-    "first_of_every": lambda i, count, n, per_layer: n > 0 and i % n == 0,
+    "every": lambda i, count, n, per_layer: (i + 1) % n == 0,
+    "first_of_every": lambda i, count, n, per_layer: i % n == 0,
     "first": lambda i, count, n, per_layer: i < n,
     "last": lambda i, count, n, per_layer: i >= count - n,
     "where": lambda i, count, n, per_layer: n != 0,
@@ -321,7 +325,8 @@ def _holds(
     assert condition.argument is not None
     value = whole(_number(evaluate_expression(condition.argument, own, where), where))
     per_layer = any(isinstance(values.get(n), tuple) for n in names_of(condition.argument))
-    counts = condition.selector not in ("where", "without") and not per_layer
-    if counts and (not isinstance(value, int) or value < 0):
-        raise where.error(f"{condition.selector} takes a whole number from 0, found {value!r}")
+    least = int(condition.selector in PERIODS)
+    counts = least or (condition.selector not in ("where", "without") and not per_layer)
+    if counts and (not isinstance(value, int) or value < least):
+        raise where.error(f"{condition.selector} takes a whole number from {least}, found {value!r}")
     return _SELECT[condition.selector](index, count, value, per_layer)

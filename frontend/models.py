@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .errors import InputError
 from .near import near
+from .paths import path_text
 from .splits import is_first_part
 from .stores.hugging_face import HUGGING_FACE, Repository, choices, hugging_face_folder, hugging_face_repositories
 from .stores.ollama import OLLAMA, ollama_folders, ollama_models
@@ -45,9 +46,9 @@ def find_model(name: Path | str | bytes) -> Path:
 
     Raises:
         InputError: nothing has that name (the message says where it was looked for, and what comes near), several
-            have, or the store's copy is damaged or unfinished.
+            have, the store's copy is damaged or unfinished, or what was given is no name at all.
     """
-    text = os.fsdecode(name)
+    text = path_text(name, "the model")
     if not text:
         raise InputError("the model's name is empty; give a file, a bundle or a name that `ggufc status` lists")
     path = Path(text)
@@ -76,7 +77,7 @@ def stored_model(name: Path | str | bytes) -> StoredModel | None:
     Raises:
         InputError: as `find_model`, where a name could mean several models.
     """
-    text = os.fsdecode(name)
+    text = path_text(name, "the model")
     if _stands_for_itself(Path(text), text):
         return None
     found = _in_ollama(text, ollama_models()) + _in_hugging_face(text, hugging_face_repositories())

@@ -14,7 +14,7 @@ _CONSIDERED, _COMPARED = 5000, 32
 
 
 def near(word: str, names: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The names nearest to a word, the nearest first; it takes no long time for any words.
+    """The names nearest to a word, case aside, the nearest first; it takes no long time for any words.
 
     Args:
         word: what was given.
@@ -24,6 +24,7 @@ def near(word: str, names: Iterable[str], most: int = 3, cutoff: float = 0.6) ->
     """
     if len(word) > LONGEST:
         return []
+    word = word.casefold()
     matcher = SequenceMatcher(b=word)
 
     def letters_shared(name: str) -> float:
@@ -32,7 +33,11 @@ def near(word: str, names: Iterable[str], most: int = 3, cutoff: float = 0.6) ->
 
     # the full comparison is quadratic in the words' length, so only the likeliest come to it
     short = sorted(name for name in islice(names, _CONSIDERED) if len(name) <= LONGEST)
-    return get_close_matches(word, heapq.nlargest(_COMPARED, short, letters_shared), most, cutoff)
+    folded: dict[str, str] = {}
+    for name in short:
+        folded.setdefault(name.casefold(), name)
+    found = get_close_matches(word, heapq.nlargest(_COMPARED, folded, letters_shared), most, cutoff)
+    return [folded[name] for name in found]
 
 
 def nearest(word: str, names: Iterable[str]) -> str:

@@ -34,6 +34,11 @@ class Signature:
     doc: str = ""
 
     @property
+    def all_tensors(self) -> tuple[str, ...]:
+        """The names of the tensors that it can take, the optional ones last."""
+        return (*self.tensors, *self.optional_tensors)
+
+    @property
     def required(self) -> tuple[str, ...]:
         """The names of attributes that have no default."""
         return tuple(a.name for a in self.attributes if a.default is None)

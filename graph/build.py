@@ -10,7 +10,7 @@ from ..frontend.gguf.file import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.near import nearest
 from ..frontend.operations import OPERATIONS, WHOLE
-from .ir import Attribute, Graph, Op, Operand, Value, Weight
+from .ir import Attribute, Graph, Op, Operand, Origin, Value, Weight
 from .ops import MAX_WHOLE, OWN_TYPES, WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
 from .verify import verify
@@ -102,7 +102,7 @@ class _Builder:
     def steps(self, steps: Iterable[Step], scope: _Scope) -> None:
         """Appends the operations of steps in order, binding their results."""
         for step in steps:
-            self._step(step, scope, Line(self.definition.source, step.line, self.path))
+            self._step(step, scope, Line(self.definition.source, step.line, self.path, step.column))
 
     def _step(self, step: Step, scope: _Scope, where: Line) -> None:
         lost = any(r.layer is None and r.name in self.vanished and r.name not in self.names for r in step.values)
@@ -110,19 +110,26 @@ class _Builder:
         if weights is None:
             self.vanished.add(step.result)
             return
-        operands = [self._value(reference, scope, where) for reference in step.values]
+        origin = Origin(self.definition.source, step.line, step.column, step.result, step.operation)
+        operands = [self._value(reference, scope, where, origin) for reference in step.values]
         attributes = self._attributes(step, operands, weights, scope, where)
         if step.operation in _IDENTITY and _IDENTITY[step.operation](attributes):
             self.names[step.result] = operands[0]
             return
         bias = weights.pop() if step.operation == "linear" and len(weights) > 1 else None
-        value = self._append(step.operation, (*operands, *weights), attributes, scope, where)
+        value = self._append(step.operation, (*operands, *weights), attributes, scope, where, origin)
         if bias:
-            value = self._append("bias", (value, bias), {}, scope, where)
+            value = self._append("bias", (value, bias), {}, scope, where, origin)
         self.names[step.result] = value
 
     def _append(
-        self, name: str, operands: tuple[Operand, ...], attributes: dict[str, Attribute], scope: _Scope, where: Line
+        self,
+        name: str,
+        operands: tuple[Operand, ...],
+        attributes: dict[str, Attribute],
+        scope: _Scope,
+        where: Line,
+        origin: Origin,
     ) -> Value:
         if len(self.ops) == MAX_OPS:
             raise where.error(f"more than {MAX_OPS} operations in all layers, which no model needs")
@@ -130,13 +137,14 @@ class _Builder:
             type_ = infer(name, operands, attributes)
         except RuleError as error:
             tensor = next((f"tensor {o.name!r} " for o in operands if isinstance(o, Weight)), "")
-            raise where.error(f"{name}: {tensor}{error}") from None
+            layer = "" if scope.layer is None else f"; in {scope.note}"
+            raise where.error(f"{name}: {tensor}{error}{layer}") from None
         result = Value(str(len(self.ops)), type_)
         given = tuple(sorted(attributes.items()))
-        self.ops.append(Op(name, operands, given, result, scope.note, where.number, scope.layer))
+        self.ops.append(Op(name, operands, given, result, scope.note, origin, scope.layer))
         return result
 
-    def _value(self, reference: Reference, scope: _Scope, where: Line) -> Value:
+    def _value(self, reference: Reference, scope: _Scope, where: Line, origin: Origin) -> Value:
         names = self.names
         if reference.layer is not None:
             layer = self._whole(Name(reference.layer, reference.column), scope, where)
@@ -145,7 +153,7 @@ class _Builder:
                 raise where.error(message, reference.column)
             names = self.layers[layer]
         if reference.name == "positions" and "positions" not in names:
-            names["positions"] = self._append("positions", (self.tokens,), {}, scope, where)
+            names["positions"] = self._append("positions", (self.tokens,), {}, scope, where, origin)
         if reference.name not in names:
             message = f"{reference.name!r} is read before it is set{nearest(reference.name, names)}"
             raise where.error(message, reference.column)
@@ -163,11 +171,17 @@ class _Builder:
                 found.append((names[0], present[0]))
             elif not reference.optional:
                 missing = " or ".join(map(repr, names))
-                hint = nearest(names[0], self.tensors)
-                raise where.error(f"the model has no tensor {missing}{hint}", reference.column)
+                raise where.error(f"the model has no tensor {missing}{self._similar(names[0])}", reference.column)
             elif n < len(signature.tensors) or (signature.vanishes and n == 0):
                 return None
         return [self._weight(first, present) for first, present in found]
+
+    def _similar(self, name: str) -> str:
+        """A hint of the tensor that is meant: one of the same layer that nothing has read yet, else any of it, or of
+        the model."""
+        same = [tensor for tensor in self.tensors if _block(tensor) == _block(name)]
+        unread = [tensor for tensor in same if tensor not in self.touched]
+        return next(filter(None, (nearest(name, tensors) for tensors in (unread, same, self.tensors))), "")
 
     def _in_layer(self, name: str, layer: int | None, where: Line, reference: TensorRef) -> str:
         if "{i}" not in name:

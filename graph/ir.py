@@ -35,21 +35,40 @@ Operand = Value | Weight
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The step of a definition that an operation was made of: its file, line, column, and what it is to set."""
+
+    source: str
+    line: int
+    column: int
+    result: str
+    operation: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}: {self.result} = {self.operation}"
+
+
+@dataclass(frozen=True)
 class Op:
-    """One operation. `note` (layer and kind, for people), `line` of the definition and `layer` say where it came from;
-    the latter are 0 and None where a pass made it, and a layer is None outside of the blocks."""
+    """One operation. `note` (layer and kind, for people), `origin` and `layer` say where it came from; the latter are
+    None where a pass made it, and a layer is None outside of the blocks."""
 
     name: str
     operands: tuple[Operand, ...]
     attributes: tuple[tuple[str, Attribute], ...]  # sorted by name
     result: Value
     note: str = ""
-    line: int = field(default=0, compare=False)
+    origin: Origin | None = field(default=None, compare=False)
     layer: int | None = field(default=None, compare=False)
 
     def attribute(self, name: str) -> Attribute:
         """The value of an attribute that the operation's rule guarantees."""
         return dict(self.attributes)[name]
+
+    @property
+    def line(self) -> int:
+        """That of the definition, 0 where a pass made it."""
+        return self.origin.line if self.origin else 0
 
     @property
     def values(self) -> tuple[Value, ...]:

@@ -137,10 +137,8 @@ def _check_tables(model: Model) -> None:
     Raises:
         InputError: with both sizes.
     """
-    path, vocabulary = model.file.path, model.vocabulary
-    width = model.graph.results[0].type.shape[-1]
-    if model.definition.kind == "decoder" and width != vocabulary:
-        raise InputError(f"{path}: gives {width} logits, and its embedding has {vocabulary} rows, wanted as many")
+    path = model.file.path
+    _check_width(model)
     made = {op.result: op.name for op in model.graph.ops}
     for op in model.graph.ops:
         if op.name == "embed" and made.get(op.values[0]) == "positions":
@@ -150,6 +148,30 @@ def _check_tables(model: Model) -> None:
                     f"{path}: tensor {quoted(weight.name)} has {weight.type.shape[0]} positions, "
                     f"wanted {model.context_length} as the context is long"
                 )
+
+
+def _check_width(model: Model) -> None:
+    """A decoder gives a logit for each row of its embedding, and an encoder doesn't.
+
+    Raises:
+        InputError: with the step that gives the last result and the tensor that makes it so wide.
+    """
+    table = next(op.weights[0] for op in model.graph.ops if op.name == "embed")
+    result, vocabulary = model.graph.results[0], model.vocabulary
+    if (model.definition.kind == "decoder") == (result.type.shape[-1] == vocabulary):
+        return
+    before = {op.result: op for op in model.graph.ops}
+    last = matrix = before[result]
+    while not matrix.weights and matrix.values[0] in before:
+        matrix = before[matrix.values[0]]
+    weight = matrix.weights[0] if matrix.weights else table
+    found = f"gives {result.type}, by tensor {quoted(weight.name)} {list(weight.type.shape)}"
+    rows = f"the {vocabulary} rows of tensor {quoted(table.name)}"
+    if model.definition.kind == "decoder":
+        wanted = f"wanted a logit for each of {rows}, as the last step of a decoder"
+    else:
+        wanted = f"a logit for each of {rows}: this is 'kind decoder', an encoder gives embeddings"
+    raise InputError(f"{last.origin} {found}; {wanted} (model {model.file.path})")
 
 
 RANK = 4

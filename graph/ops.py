@@ -392,7 +392,7 @@ OPS: dict[str, Rule] = {
         Rule("norm_add", (2, 2), (1, 1), ("eps",), _norm_add),
         # x [, position], norm [, factors]: the rotation of the norm of x
         Rule("norm_rope", (1, 2), (1, 2), (*_ROPE, "eps"), _norm_rope, row_wise=False),
-        # the number of each row's largest element, of equals the first
+        # the number of each row's largest element, of equals the first; -1 where it is no finite number
         Rule("argmax", (1, 1), (0, 0), (), _argmax),
         Rule("last_row", (1, 1), (0, 0), (), _last_row, row_wise=False),
         Rule("add", (2, 2), (0, 0), (), _same),

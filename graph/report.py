@@ -140,7 +140,8 @@ def _steps(definition: ArchDef) -> Iterator[tuple[str, Step]]:
 
 
 def _read_by_parameter(parameter: Parameter) -> set[str]:
-    return _names(parameter.default) | ({parameter.condition[0]} if parameter.condition else set())
+    asked = {parameter.condition[0]} if parameter.condition else set()
+    return _names(parameter.default) | asked | {value.name for value in parameter.only if isinstance(value, Name)}
 
 
 def _read_by_kinds(definition: ArchDef) -> set[str]:

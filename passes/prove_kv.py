@@ -56,7 +56,7 @@ class ProveKv:
     - every cache is updated once, and returned once in its place.
 
     Raises:
-        KvError: with the value that breaks the law.
+        KvError: with the value that breaks the law, in the words of the definition where it has some for it.
     """
 
     def __call__(self, graph: Graph) -> Graph:
@@ -69,6 +69,7 @@ class _Proof:
     graph: Graph
     roles: dict[Value, Role] = field(default_factory=dict)
     projected: set[Value] = field(default_factory=set)  # rows that a projection lies behind
+    made: dict[Value, Op] = field(default_factory=dict)
     updates: dict[Value, Op] = field(default_factory=dict)  # by cache
     renewed: dict[Value, Value] = field(default_factory=dict)  # the cache of an updated one
 
@@ -97,9 +98,10 @@ class _Proof:
         for value, role in zip(op.values, self._takes(op), strict=True):
             if self.roles[value] is not role:
                 found = self.roles[value].value
-                raise self._error(f"reads {value}, {found}, wanted {role.value}", op)
+                raise self._error(f"reads {self._named(value)}, {found}, wanted {role.value}", op)
         if not op.values:
             raise self._error("is a constant, wanted what comes from %tokens", op)
+        self.made[op.result] = op
         self.roles[op.result] = GIVES.get(op.name, Role.ROWS)
         if op.name in PRODUCTS or any(value in self.projected for value in op.values):
             self.projected.add(op.result)
@@ -122,7 +124,8 @@ class _Proof:
         tokens = self.graph.arguments[0].type.shape[0]
         rows = next(value for value in op.values if self.roles[value] is Role.ROWS)
         if rows.type.shape[0] != tokens:
-            raise self._error(f"reads {rows}: {rows.type}, wanted a row for each of {tokens} tokens", op)
+            wanted = f"{rows.type}, wanted a row for each of {tokens} tokens"
+            raise self._error(f"reads {self._named(rows)}: {wanted}", op)
 
     def _attention(self, op: Op) -> None:
         keys, values = op.values[1:3]
@@ -145,7 +148,8 @@ class _Proof:
 
     def _projected(self, op: Op, rows: Value) -> None:
         if rows not in self.projected:
-            raise self._error(f"reads {rows}, which comes from %tokens without a projection", op)
+            wanted = "which comes from the tokens without a projection (linear or expert_linear)"
+            raise self._error(f"reads {self._named(rows)}, {wanted}", op)
 
     def _convolution(self, op: Op) -> None:
         rows, state = op.values
@@ -164,8 +168,15 @@ class _Proof:
             if results[n] != self.updates[cache].result:
                 raise self._error(f"result {n} is {results[n]}, wanted the updated {cache}")
 
+    def _named(self, value: Value) -> str:
+        """A value as the definition calls it, where a step made it."""
+        origin = self.made[value].origin if value in self.made else None
+        return f"{origin.result!r} of line {origin.line}" if origin else str(value)
+
     def _error(self, message: str, op: Op | None = None) -> KvError:
         if op is None:
             return KvError(f"@{self.graph.name}: {message}")
         note = f" ({op.note})" if op.note else ""
+        if op.origin:
+            return KvError(f"{op.origin}{note} {message}")
         return KvError(f"@{self.graph.name}{note}: {op.result} = {op.name} {message}")

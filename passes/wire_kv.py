@@ -62,7 +62,8 @@ class _Wiring:
             for letter, value in (("k", k), ("v", v)):
                 type_ = TensorType(self._kv_type, (rows, *value.type.shape[1:]))
                 cache = self._cache(f"{letter}.{n}", type_)
-                updates.append(make("kv_update", (cache, value, self.position), next(self._names), op.note))
+                update = make("kv_update", (cache, value, self.position), next(self._names), op.note)
+                updates.append(replace(update, origin=op.origin, layer=op.layer))
             self._rings[(k, v)] = (updates[0].result, updates[1].result)
             self.updated += self._rings[(k, v)]
         return [*updates, replace(op, operands=(q, *self._rings[(k, v)], self.position))]
@@ -73,6 +74,7 @@ class _Wiring:
         n = sum(c.name.startswith("c.") for c in self.caches)
         state = self._cache(f"c.{n}", TensorType("f32", (int(taps) - 1, width)))
         update = make("conv_update", (state, x), next(self._names), op.note)
+        update = replace(update, origin=op.origin, layer=op.layer)
         self.updated.append(update.result)
         return [replace(op, operands=(x, state, kernel)), update]
 

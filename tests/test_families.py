@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ggufc.backends.native.executor import NativeExecutor
+from ggufc.frontend.errors import UnsupportedError
 from ggufc.graph.ir import Graph, Op
 from ggufc.graph.model import open_model
 from ggufc.passes import pipeline
@@ -134,6 +135,16 @@ def test_partial_rotation(name: str, tmp_path: Path) -> None:
     variant = replace(variant, metadata=variant.metadata | {"rope.dimension_count": variant.sizes.head_dim // 2})
     path = variant.write(tmp_path / "model.gguf", saturated=variant.gelu)
     assert difference(decoded(native(path), IDS), judged(path)) < EXACT
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3moe", "granite", "olmo2", "smollm3"])
+def test_heads_that_turn_in_part_where_llama_cpp_takes_none_are_refused(name: str, tmp_path: Path) -> None:
+    """It throws for `llama` (src/llama-model.cpp), and the others assert that n_rot is the head's size."""
+    variant = variant_of(name)
+    variant = replace(variant, metadata=variant.metadata | {"rope.dimension_count": variant.sizes.head_dim // 2})
+    said = rf"key '{name}\.rope\.dimension_count' is 16; .*/{name}\.archdef can do 32 alone"
+    with pytest.raises(UnsupportedError, match=said):
+        open_model(variant.write(tmp_path / "model.gguf"))
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "fast"])

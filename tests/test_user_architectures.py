@@ -301,7 +301,7 @@ MISTAKES: dict[str, Mistake] = {
     "no layers": Mistake("  layers   block", "  blocks   block", ("no parameter 'layers'",), 37),
     "unknown name": Mistake("width / heads", "width / head", ("no value 'head'", "did you mean 'heads'?")),
     "unused name": Mistake(
-        "every 2   : span = window", "every 0 : span = widow", ("no value 'widow'", "did you mean 'window'?")
+        "every 2   : span = window", "first 0 : span = widow", ("no value 'widow'", "did you mean 'window'?")
     ),
     "name in a step": Mistake("window = span", "window = spam", ("no value 'spam'", "did you mean 'span'?")),
     "value of a block": Mistake("weight, eps\n  logits", "weight, span\n  logits", ("no value 'span'",)),
@@ -382,6 +382,24 @@ def test_a_mistake_is_named_with_its_line(name: str, swan: Path, tmp_path: Path)
     if mistake.line is not None:
         line = SWAN[: SWAN.index(mistake.right)].count("\n") + 1 + mistake.line
         assert message.startswith(f"{source}:{line}:"), message
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_keys_and_values_that_are_not_projected_are_told_by_every_command(
+    name: str, swan: Path, tmp_path: Path
+) -> None:
+    """In the words of the definition, not of the graph that was made of it."""
+    step = "  a = attention"
+    text = SWAN.replace(step, f"  {name} = part x, 0, [kv_heads, head_dim]\n{step}")
+    folder = directory(tmp_path / "archdefs", text)
+    line = SWAN[: SWAN.index(step)].count("\n") + 1
+    said = f"/swan.archdef:{line + 1}:7: a = attention (layer 0, far) reads '{name}' of line {line}, which comes from"
+    for words in (("inspect", swan, "--arch"), ("inspect", swan), ("export", swan, "-o", tmp_path / "out")):
+        done = command(*words, "--archdefs", folder)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert said in done.stderr
+    with pytest.raises(InputError, match="which comes from the tokens without a projection"):
+        ggufc.load(swan, backend="native", archdefs=folder)
 
 
 def test_a_mistake_ends_a_command_with_its_one_line(swan: Path, tmp_path: Path) -> None:

@@ -3,23 +3,24 @@
 Only what a device has is needed to read one.
 """
 
+import contextlib
 import hashlib
-import json
-import stat
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...frontend.errors import InputError
+from ...frontend.given import open_file, parse_json, read_file
 from ...frontend.models import MANIFEST
 from ...frontend.splits import split_name, split_paths
 from ..caches import CacheSpec
 from ..iree.parameters import Place
 from .fingerprint import fingerprint
-from .manifest import fault
+from .manifest import ENCODINGS, fault
 
-FORMAT = 2
+FORMAT = 3
 MODULE, PORTABLE = "model.mlir", "model.mlirbc"
 """The portable module as text, and as StableHLO's versioned artifact."""
 EMITTED = ("mlir", "mlirbc", "vmfb")
@@ -28,8 +29,6 @@ WEIGHTS = "model"
 """Of the weights: model.gguf, or what `split_name` makes of it; a link to the GGUF, or the file itself."""
 ARCHIVE, METADATA = "model.irpa", "metadata.gguf"
 """In the place of these, all tensors in an IREE parameter archive, and the keys of the GGUF in one without tensors."""
-ENCODINGS = ("gguf", "irpa", "f32", "bf16", "int8")
-"""How the weights lie: in the GGUF, as they are or encoded anew in an archive."""
 MOST_BYTES = 64 << 20
 """Of a manifest: a megabyte holds some thousand tensors."""
 
@@ -76,12 +75,26 @@ class Bundle:
             there = ", ".join(self.manifest["files"])
             raise InputError(f"{self.path}: the bundle has no {name}; it has {there}; export the model again")
         try:
-            size, found = path.stat().st_size, sha256(path)
+            with open_file(path) as file:
+                size, found = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; export the model again") from None
         if damage := _difference(size, wanted["size"], "content", found, wanted["sha256"]):
             raise InputError(f"{path}: not the file that was exported: {damage}; export the model again")
         return path
+
+    def check_sizes(self) -> None:
+        """That no file of the bundle was cut short, of those either that are not going to be read.
+
+        Raises:
+            InputError: one has another size than the manifest says; one that is gone is told when it is wanted.
+        """
+        for name, wanted in self.manifest["files"].items():
+            path = self.path / Path(name).name
+            with contextlib.suppress(OSError):
+                if (size := path.stat().st_size) != wanted["size"]:
+                    damage = f"{size} bytes, wanted {wanted['size']}"
+                    raise InputError(f"{path}: not the file that was exported: {damage}; export the model again")
 
     def weights(self, elsewhere: Path | None = None) -> tuple[Path, ...]:
         """The files with the weights, after checking that they are those that were exported.
@@ -103,8 +116,8 @@ class Bundle:
     def _check_weights(self, path: Path, number: int) -> None:
         wanted = self.manifest["weights"][number]
         try:
-            size = path.stat().st_size
-            with path.open("rb") as file:
+            with open_file(path) as file:
+                size = os.fstat(file.fileno()).st_size
                 header = hashlib.sha256(file.read(wanted["header_bytes"])).hexdigest()
         except OSError as error:
             target = f" (a link to {path.readlink()})" if path.is_symlink() else ""
@@ -142,13 +155,10 @@ def read_bundle(path: Path) -> Bundle:
         InputError: there is none, it is damaged, or of a format that this version doesn't read.
     """
     try:
-        status = (path / MANIFEST).stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise InputError(f"{path / MANIFEST}: no file of up to {MOST_BYTES} bytes, as a manifest is")
-        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+        manifest = parse_json(read_file(path / MANIFEST, MOST_BYTES))
     except OSError as error:
         raise InputError(f"{path}: no bundle: {MANIFEST}: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError(f"{path / MANIFEST}: damaged, no JSON; export the model again") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:

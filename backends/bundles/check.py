@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ...frontend.errors import GgufcError, InputError
 from ...passes.pipeline import entry_graphs
-from ..iree.parameters import ALIGNMENT
 from .bundle import Bundle
 from .manifest import entries_of, tensors_of
 from .source import lowered
@@ -16,7 +14,10 @@ from .source import lowered
 
 @dataclass(frozen=True)
 class Check:
-    """One part of a bundle: whether it is what the manifest says, and if not in what it differs."""
+    """One part of a bundle: whether it is what the manifest says, and if not in what it differs.
+
+    `said` is that, or of a part that is as it must be how it was looked at, where that isn't all of it.
+    """
 
     what: str
     ok: bool
@@ -26,7 +27,7 @@ class Check:
 def check_bundle(bundle: Bundle, weights: Path | None = None) -> tuple[Check, ...]:
     """Checks every part of a bundle.
 
-    The files by size and sha256; the weights by size, by the sha256 of their header and of a sample of every tensor;
+    The files by size and sha256; the weights by size, by the sha256 of their header and of samples of every tensor;
     the definition by its own sha256; and the tensors, parameters, caches and entry points by those that the definition
     makes of the weights' header. What builds on a part that failed isn't looked at.
 
@@ -41,19 +42,19 @@ def _checks(bundle: Bundle, weights: Path | None) -> Iterator[Check]:
     files = [_check(name, partial(bundle.file, name)) for name in bundle.manifest["files"]]
     yield from files
     names = ", ".join(file["name"] for file in bundle.manifest["weights"])
-    held = _check(names, lambda: bundle.weights(weights))
+    held = _check(names, lambda: bundle.weights(weights), "sampled")
     yield held
     if not held.ok or not all(check.ok for check in files):
         return
     yield _check("contents", lambda: _check_contents(bundle, bundle.weights(weights)[0]))
 
 
-def _check(what: str, look: Callable[[], object]) -> Check:
+def _check(what: str, look: Callable[[], object], how: str = "") -> Check:
     try:
         look()
     except GgufcError as error:
         return Check(what, False, str(error))
-    return Check(what, True)
+    return Check(what, True, how)
 
 
 def _check_contents(bundle: Bundle, file: Path) -> None:
@@ -67,7 +68,6 @@ def _check_contents(bundle: Bundle, file: Path) -> None:
     tensors = tensors_of(model.file)
     wanted = {
         "tensors": tensors,
-        "parameters": {name: _range(given, tensors.get(name)) for name, given in manifest["parameters"].items()},
         "entries": entries_of(entry_graphs(model, manifest["kv"])),
         "vocabulary": model.vocabulary,
         "context_length": model.context_length,
@@ -75,16 +75,6 @@ def _check_contents(bundle: Bundle, file: Path) -> None:
     for key, value in wanted.items():
         if manifest[key] != value:
             raise InputError(f"{bundle.path}: the manifest's {key} {_first_other(manifest[key], value)}")
-
-
-def _range(given: list[int], tensor: dict[str, Any] | None) -> list[int] | None:
-    """What a parameter's range must be: its tensor's, from no more than an alignment before it on."""
-    if tensor is None:
-        return None
-    file, begin, length = given
-    before = tensor["offset"] - begin
-    wanted = [tensor["file"], tensor["offset"], tensor["nbytes"]]
-    return given if 0 <= before < ALIGNMENT and [file, begin + before, length - before] == wanted else wanted
 
 
 def _first_other(found: object, wanted: object) -> str:

@@ -22,7 +22,7 @@ from ...graph.ops import MATRIX_READERS
 from ..native.kernels.embed import embed
 from ..native.launch import launch
 from .archive import archived, lay_out
-from .bundle import ENCODINGS
+from .manifest import ENCODINGS
 
 _MOST_ELEMENTS = 1 << 18
 """Of a matrix that are in memory at once, but for rows that are longer."""

@@ -15,6 +15,7 @@ from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.gguf.file import GgufFile
 from ...frontend.models import find_model
 from ...frontend.near import nearest
+from ...frontend.paths import path_text
 from ...frontend.tokenizer import Tokenizer
 from ...graph.ir import Graph
 from ...graph.model import Model, open_model
@@ -27,9 +28,9 @@ from ..iree.parameters import Place, places
 from ..native.target import Target, find_target
 from ..progress import Progress, silent
 from . import encode
-from .bundle import ARCHIVE, EMITTED, ENCODINGS, METADATA, MODULE, PORTABLE, Bundle, read_bundle, weight_names
+from .bundle import ARCHIVE, EMITTED, METADATA, MODULE, PORTABLE, Bundle, read_bundle, weight_names
 from .fingerprint import fingerprint
-from .manifest import entries_of, tensors_of
+from .manifest import ENCODINGS, entries_of, tensors_of
 from .writing import write_manifest, writing, written_aside
 
 TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
@@ -78,7 +79,7 @@ def export(
             is refused, or `output` can't be written.
         UnsupportedError: an architecture, tensor type or target that this version hasn't.
     """
-    path, folder = find_model(model), Path(os.path.realpath(os.fsdecode(output)))
+    path, folder = find_model(model), Path(os.path.realpath(path_text(output, "the output")))
     encode.check_encoding(weights, keep)
     _check_emitted(emit)
     chosen = tuple(find_target(t) if isinstance(t, str) else t for t in targets or ("host",))

@@ -1,12 +1,23 @@
 """What a bundle's manifest says of entry points and tensors, and what it must hold, checked before it is believed."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...graph.ir import Graph
 from ...graph.types import ring_rows
 from ..caches import KV_TYPES
+from ..iree.parameters import ALIGNMENT
+
+ENCODINGS = ("gguf", "irpa", "f32", "bf16", "int8")
+"""How the weights lie: in the GGUF, as they are or encoded anew in an archive."""
+DECODER, ENCODER = ("prefill", "decode"), "encode"
+"""Entry points of which a module has the first two, which may be followed by one that chooses, or the last, or all."""
+MOST_ELEMENTS = 2**40
+"""Of a cache's row, or of all rows of one that has a fixed number: far more than any memory holds."""
 
 if TYPE_CHECKING:
     from ...frontend.gguf.file import GgufFile
@@ -85,7 +96,7 @@ _SHAPE: dict[str, Any] = {
         "notes": _Maybe(_List(str)),
         "missing": _Maybe(str),
     },
-    "encoding": _Maybe(str),
+    "encoding": _Maybe(frozenset(ENCODINGS)),
     "tensors": _Map({"type": str, "shape": _List(_Whole(1)), "file": _Whole(), "offset": _Whole(), "nbytes": _Whole()}),
     "weights": _List(
         {
@@ -98,6 +109,7 @@ _SHAPE: dict[str, Any] = {
         },
         1,
     ),
+    "sha256": str,
 }
 """Types stand for themselves, a set for one of its members, a tuple for a list of just these items."""
 
@@ -128,7 +140,24 @@ def _entry(graph: Graph) -> dict[str, Any]:
 
 def fault(manifest: Any) -> str | None:
     """The first place where a manifest isn't what it must be, in words; None for a sound one."""
-    return _fault(manifest, _SHAPE, "the manifest") or _out_of_file(manifest) or _other_caches(manifest)
+    if malformed := _fault(manifest, _SHAPE, "the manifest"):
+        return malformed
+    rules = (_out_of_file, _other_entries, _other_caches, _other_parameters, _other_sha256)
+    return next((found for rule in rules if (found := rule(manifest))), None)
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with the sha256 of all that it says, by which it is known that nothing of it was changed."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return rest | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _other_sha256(manifest: Mapping[str, Any]) -> str | None:
+    """Whether something was changed that contradicts nothing."""
+    wanted = sealed(manifest)["sha256"]
+    found = manifest["sha256"]
+    return None if found == wanted else f"the manifest's sha256 is {_short(found[:12])}, of what it says {wanted[:12]}"
 
 
 def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
@@ -145,8 +174,38 @@ def _out_of_file(manifest: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _other_entries(manifest: Mapping[str, Any]) -> str | None:
+    """The first entry point that there can't be, is missing, or gives other logits than the vocabulary has."""
+    entries, vocabulary = manifest["entries"], manifest["vocabulary"]
+    decoder = entries.keys() - {ENCODER}
+    if unknown := sorted(decoder - {*DECODER, "decode_greedy"}):
+        return f"the manifest.entries has {_short(unknown[0])}, which is none"
+    for name in DECODER if decoder else ():
+        if name not in entries:
+            return f"the manifest.entries has no {name!r} beside {', '.join(sorted(decoder))}"
+        if (logits := entries[name]["results"][0]["shape"][-1]) != vocabulary:
+            return f"the manifest.vocabulary is {vocabulary}, and {name} gives {_short(logits)} logits"
+    return None
+
+
+def _other_parameters(manifest: Mapping[str, Any]) -> str | None:
+    """The first parameter that isn't its tensor: from less than an alignment before it on, to its end."""
+    for name, (file, offset, nbytes) in manifest["parameters"].items():
+        tensor = manifest["tensors"].get(name)
+        if tensor is None:
+            return f"the manifest.parameters[{name!r}] is none of the tensors"
+        lead = tensor["offset"] - offset
+        if file != tensor["file"] or not 0 <= lead < ALIGNMENT or nbytes - lead != tensor["nbytes"]:
+            wanted = [tensor["file"], tensor["offset"], tensor["nbytes"]]
+            return f"the manifest.parameters[{name!r}] is {[file, offset, nbytes]}, and the tensor lies at {wanted}"
+    return None
+
+
 def _other_caches(manifest: Mapping[str, Any]) -> str | None:
-    """The first cache that isn't the argument of every entry point of a decoder that it must be."""
+    """The first cache that no memory holds, or that isn't the argument of every entry point of a decoder."""
+    for cache in manifest["caches"]:
+        if prod(cache["row"]) * max(1, cache["rows"]) > MOST_ELEMENTS:
+            return f"the manifest's cache {cache['name']!r} has rows of {_short(cache['row'])}, which no memory holds"
     for name in manifest["entries"].keys() - {"encode"}:
         arguments = manifest["entries"][name]["arguments"][2:]
         if len(arguments) != len(manifest["caches"]):

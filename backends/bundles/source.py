@@ -8,6 +8,7 @@ from ...frontend.archdef.parser import read as read_definition
 from ...frontend.definitions import SUFFIX
 from ...frontend.errors import InputError
 from ...frontend.models import find_model
+from ...frontend.paths import path_text
 from .bundle import Bundle, read_bundle
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def located(model: Path | str, weights: Path | str | None = None) -> tuple[Bundl
     path = find_model(model)
     if path.is_dir():
         bundle = read_bundle(path)
-        return bundle, bundle.weights(None if weights is None else Path(weights))[0]
+        return bundle, bundle.weights(None if weights is None else Path(path_text(weights, "the weights' file")))[0]
     if weights is not None:
         raise InputError(f"{path}: is no bundle, so it takes no other weights")
     return None, path

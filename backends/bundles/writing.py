@@ -13,19 +13,20 @@ from ...frontend.errors import InputError
 from ...frontend.models import MANIFEST
 from ..host.folders import owned_folder
 from .bundle import FORMAT, METADATA, read_bundle, sha256
+from .manifest import sealed
 
 UNFINISHED = ".ggufc-export-"
 """With what the names of folders begin in which a bundle is made; one that a killed process left goes at the next."""
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Writes the manifest, with size and sha256 of every other file in the folder but the weights."""
+    """Writes the manifest, with size and sha256 of every other file in the folder but the weights, and its own."""
     files = {
         str(p.relative_to(folder)): {"size": p.stat().st_size, "sha256": sha256(p)}
         for p in sorted(folder.rglob("*"))
         if p.is_file() and (p.suffix not in (".gguf", ".irpa") or p.name == METADATA)
     }
-    text = json.dumps({"format": FORMAT, **manifest, "files": files}, indent=1, ensure_ascii=True)
+    text = json.dumps(sealed({"format": FORMAT, **manifest, "files": files}), indent=1, ensure_ascii=True)
     (folder / MANIFEST).write_text(text + "\n", "utf-8")
 
 

@@ -135,6 +135,7 @@ class IreeExecutor:
         threads: int,
     ) -> None:
         self.caches = caches
+        self._path = vmfb
         index = rt.ParameterIndex()
         files = [_mapped(path) for path in weights]
         for name, place in parameters.items():
@@ -193,7 +194,14 @@ class IreeExecutor:
 
     def _invoke(self, entry: str, inputs: rt.VmVariantList, outputs: rt.VmVariantList) -> None:
         with self._lock, _giving_way():  # a context is for one call at a time, and other threads run while one lasts
-            self._context.invoke(self._entries[entry], inputs, outputs)
+            try:
+                self._context.invoke(self._entries[entry], inputs, outputs)
+            except ValueError as error:
+                if "INVALID_ARGUMENT" not in str(error):
+                    raise
+                reason = str(error).partition("INVALID_ARGUMENT;")[2].partition("; while")[0].strip()
+                said = f"{entry} takes other arguments than the manifest says: {reason}"
+                raise InputError(f"{self._path}: {said}; export the model again") from error
 
     def _tokens(self, tokens: np.ndarray) -> rt.HalBufferView:
         view = self._device.allocator.allocate_buffer_copy(

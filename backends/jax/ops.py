@@ -278,11 +278,13 @@ def last_row(x: Array) -> Array:
 
 
 def argmax(x: Array) -> Array:
-    """The number of the largest element of each row, the first of equals."""
+    """The number of the largest element of each row, the first of equals; -1 where it is no finite number."""
     numbers = lax.broadcasted_iota(jnp.int32, x.shape, 1)
     # lax.argmax would leave a function in the module
-    most = lax.broadcast_in_dim(jnp.max(x, 1), x.shape, (0,))
-    return jnp.min(lax.select(x == most, numbers, lax.full_like(numbers, x.shape[1])), 1)
+    most = jnp.max(x, 1)
+    is_most = x == lax.broadcast_in_dim(most, x.shape, (0,))
+    first = jnp.min(lax.select(is_most, numbers, lax.full_like(numbers, x.shape[1])), 1)
+    return lax.select(lax.is_finite(most), first, lax.full_like(first, -1))
 
 
 def gelu(x: Array) -> Array:

@@ -72,7 +72,7 @@ def _models(architectures: Sequence[Surveyed], progress: Progress) -> list[dict[
 
 
 def _model(model: StoredModel, faults: dict[str, str]) -> dict[str, Any]:
-    """One model; its architecture's fault is its own."""
+    """One model; its architecture's fault is its own, unless it is a bundle, which has its own definition."""
     found: dict[str, Any] = {"name": model.name, "origin": model.origin, "path": str(model.path.absolute())}
     try:
         if model.fault:
@@ -80,6 +80,8 @@ def _model(model: StoredModel, faults: dict[str, str]) -> dict[str, Any]:
         found |= _bundle_facts(model.path) if is_bundle(model.path) else _file_facts(model.path)
     except GgufcError as error:
         return found | {"sha256": model.sha256, "error": str(error)}
+    if found["kind"] == "bundle":
+        return found | {"sha256": model.sha256}
     architecture = found["architecture"]
     missing = "" if architecture in faults else f"no definition of architecture {architecture!r}"
     fault = faults.get(architecture, missing)

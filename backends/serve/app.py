@@ -19,7 +19,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ...frontend.errors import GgufcError
+from ...frontend.errors import DamagedModelError, GgufcError
+from ...frontend.given import parse_json
 from .answers import ChatForm, Form, Usage, embeddings_object, error_object, model_object
 from .generation import Piece, embeddings, generation
 from .requests import Completion, Reader, RequestError
@@ -253,6 +254,8 @@ def as_request_error(error: Exception) -> RequestError:
     match error:
         case RequestError():
             return error
+        case DamagedModelError():
+            return RequestError(500, str(error), "damaged_model")
         case GgufcError():
             return RequestError(400, str(error))
         case StoppedError():
@@ -277,10 +280,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 def _parsed(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return parse_json(raw)
+    except ValueError as error:
         raise RequestError(400, f"the body is no JSON: {error}") from None
 
 
 def _event(value: Any) -> str:
-    return f"data: {json.dumps(value, separators=(',', ':'))}\n\n"
+    return f"data: {json.dumps(value, separators=(',', ':'), allow_nan=False)}\n\n"

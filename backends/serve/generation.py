@@ -9,6 +9,8 @@ from ..sessions.sampling import Sampling, log_softmax
 from ..sessions.session import Session
 from ..sessions.stopping import StopTexts
 
+LEAST_LOGPROB = -9999.0
+"""In place of -inf, which JSON hasn't: what OpenAI's interface says of a token that is very unlikely."""
 STEP = 256
 """Most tokens of a prompt that are fed in one step, while other requests wait."""
 
@@ -106,7 +108,7 @@ def generation(asked: Asked, session: Session) -> Generator[Piece, None, None]:
 
 def _chance(token: int, logits: np.ndarray, count: int, offset: int) -> Chance:
     """The log-softmax of float32 logits (vocabulary,), in float64, at a token and the `count` likeliest ones."""
-    values = log_softmax(logits)
+    values = np.maximum(log_softmax(logits), LEAST_LOGPROB)
     likeliest = np.argpartition(-values, min(count, len(values) - 1))[:count] if count else ()
     top = sorted(((int(n), float(values[n])) for n in likeliest), key=lambda pair: (-pair[1], pair[0]))
     return Chance(token, float(values[token]), tuple(top), offset)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...frontend.chat.templates import ChatTemplates
+from ...frontend.chat.templates import OWN, ChatTemplates
 from ...frontend.errors import InputError, shown
 from ...frontend.tokenizer import Tokenizer
 from ..sessions.sampling import Sampling
@@ -40,7 +40,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("auto", "none"),
 }
 """Fields that are not served, with the values that ask for nothing."""
-TEMPLATE_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 
 
 class RequestError(Exception):
@@ -101,7 +100,7 @@ class Reader:
         fields = self._fields(body)
         tools = fields.get("tools") if fields.get("tool_choice") != "none" else None
         more = _object(fields, "chat_template_kwargs")
-        for own in TEMPLATE_OWN:
+        for own in OWN:
             if own in more:
                 raise RequestError(400, f"chat_template_kwargs: {own} is not the client's to set", param=own)
         prompt = self.templates.render(

@@ -8,7 +8,7 @@ import numpy as np
 from ...frontend.chat.templates import ChatTemplates
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.tokenizer import Tokenizer
-from .sampling import log_softmax
+from .sampling import checked_logits, log_softmax
 from .session import Session
 
 MOST_OPTIONS = 256
@@ -186,7 +186,7 @@ def _score(
     found: list[float],
 ) -> None:
     """Adds to `found` the log-probabilities of the tokens from `depth` on of the rests that agree until there."""
-    logprobs = log_softmax(logits)
+    logprobs = log_softmax(checked_logits(logits))
     branches: dict[int, list[int]] = {}
     for n in which:
         if depth < len(rests[n]):

@@ -63,6 +63,8 @@ def load(
     progress("finding the model")
     bundle, file = located(model, weights)
     check_archdefs(bundle, definitions)
+    if bundle:
+        bundle.check_sizes()
     if backend != "iree":
         progress("lowering the model")
         return _on_source(file, backend, workers, bundle.manifest["kv"] if bundle else kv, exact, definitions, bundle)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ...frontend.errors import InputError, shown
+from ...frontend.errors import DamagedModelError, InputError, shown
 
 FIRST_SORTED = 256
 """Tokens that top-p sorts at first; few distributions need more, and sorting a whole vocabulary takes long."""
@@ -107,6 +107,17 @@ def _check(name: str, value: Any, allowed: _Range) -> None:
         raise InputError(f"{name} {shown(value)}: wanted {allowed}")
 
 
+def checked_logits(logits: np.ndarray) -> np.ndarray:
+    """The logits as they are, float32 (vocabulary,), of which -inf rules a token out.
+
+    Raises:
+        DamagedModelError: one is NaN or infinite, or all are -inf, so that no token can be chosen.
+    """
+    if not math.isfinite(logits.max()):  # which is NaN where one of them is
+        raise DamagedModelError("the model's logits")
+    return logits
+
+
 def sample(logits: np.ndarray, sampling: Sampling, random: np.random.Generator, recent: Sequence[int] = ()) -> int:
     """The next token.
 
@@ -115,7 +126,11 @@ def sample(logits: np.ndarray, sampling: Sampling, random: np.random.Generator, 
         sampling: how it is chosen.
         random: the source of chance; equal states give equal tokens.
         recent: the tokens so far, of which the penalty takes the last.
+
+    Raises:
+        DamagedModelError: as `checked_logits`.
     """
+    logits = checked_logits(logits)
     if sampling.repeat_penalty != 1:
         logits = penalised(logits, recent[-sampling.repeat_last_n :] if sampling.repeat_last_n else (), sampling)
     if sampling.temperature <= 0:

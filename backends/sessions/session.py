@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...frontend.chat.templates import ChatTemplates
-from ...frontend.errors import InputError, UnsupportedError, shown
+from ...frontend.errors import DamagedModelError, InputError, UnsupportedError, shown
 from ...frontend.tokenizer import Tokenizer
 from ..executor import Executor
 from . import rings
-from .sampling import Sampling, sample
+from .sampling import Sampling, checked_logits, sample
 from .stopping import StopTexts, checked_stops
 
 
@@ -130,10 +130,15 @@ class Session:
 
     def decode_greedy(self, token: int) -> int:
         """Feeds one token and gives the likeliest next one; logits leave the model only where it has no entry point for
-        that."""
+        that.
+
+        Raises:
+            DamagedModelError: a logit is NaN or infinite; the token was fed then.
+            InputError: as `prefill`.
+        """
         if "decode_greedy" not in self.facts.entries:
-            return int(self.decode(token).argmax())
-        return int(self._feed("decode_greedy", self._ids([token], self.position))[0])
+            return int(checked_logits(self.decode(token)).argmax())
+        return _chosen(self._feed("decode_greedy", self._ids([token], self.position)))
 
     def reset(self) -> None:
         """Forgets everything: the session is as new."""
@@ -174,6 +179,7 @@ class Session:
             float32 (dim,) where the model pools, else (tokens, dim); not normalised.
 
         Raises:
+            DamagedModelError: it holds NaN or infinity.
             InputError: as `prefill`, for a session at its start.
             UnsupportedError: the model gives no embeddings.
         """
@@ -203,6 +209,8 @@ class Session:
         self._check_process()
         ids = self.tokenizer.encode(text) if isinstance(text, str) else text
         rows = self.executor.encode(np.asarray(self._ids(ids, 0), np.int32))
+        if not np.isfinite(rows).all():
+            raise DamagedModelError("the model's results")
         return rows[0] if self.facts.pooled else rows
 
     def generate(
@@ -280,8 +288,8 @@ class Session:
         greedy = sampling.is_greedy and watch is None and "decode_greedy" in self.facts.entries
         entry = "decode_greedy" if greedy else "decode"
         for n in range(count):
-            # what the greedy entry point gives is the choice already
-            token = int(logits[0]) if n and entry != "decode" else sample(logits, sampling, random, self.tokens)
+            is_chosen = n and entry != "decode"  # by the greedy entry point
+            token = _chosen(logits) if is_chosen else sample(logits, sampling, random, self.tokens)
             if token in ends:
                 return "eos"
             if watch:
@@ -358,6 +366,14 @@ class Session:
         caches = self._caches
         caches.reserve(position + len(ids))
         return self.executor.run(entry, np.asarray(ids, np.int32), position, caches.buffers, caches.rows)
+
+
+def _chosen(result: np.ndarray) -> int:
+    """The token that the greedy entry point gives, int32 (1,): -1 where there is no choice."""
+    token = int(result[0])
+    if token < 0:
+        raise DamagedModelError("the model's logits")
+    return token
 
 
 def _indices(name: str, given: Iterable[int]) -> list[int]:

@@ -1,10 +1,23 @@
 """The lines of the sections: parameters, kinds of layers, steps and names of tensors."""
 
+from ..errors import InputError
 from ..near import nearest
 from ..operations import OPERATIONS, Signature
 from .expressions import expression, number
 from .line import Line, Token
-from .tree import SELECTORS, Condition, Expression, LayerKind, Name, Parameter, Reference, Step, TensorRef
+from .tree import (
+    PERIODS,
+    SELECTORS,
+    Condition,
+    Expression,
+    LayerKind,
+    Name,
+    Number,
+    Parameter,
+    Reference,
+    Step,
+    TensorRef,
+)
 
 
 def parameter(line: Line) -> Parameter:
@@ -16,23 +29,31 @@ def parameter(line: Line) -> Parameter:
             subject = line.word("a parameter after 'when'").text
             line.expect("is", "after the parameter of 'when'")
             condition = (subject, _literal(line, "'is'"))
-        line.end()
+        line.end("" if condition else "when PARAMETER is VALUE")
         return Parameter(name, None, value, condition, line.number)
     key = line.word("a key of the GGUF or '='", dotted=True).text
     default = expression(line) if line.take("=") else None
-    only: list[int | float | str] = []
+    only: list[int | float | str | Name] = []
     if line.take("only"):
-        only.append(_literal(line, "'only'"))
+        only.append(_allowed(line, "'only'"))
         while line.take(","):
-            only.append(_literal(line, "','"))
-    line.end()
+            only.append(_allowed(line, "','"))
+    what = "further values, after commas" if only else "only VALUES" if default else "= DEFAULT, only VALUES"
+    line.end(f"{what}; 'when' stands in a line of its own: {name} = VALUE when PARAMETER is VALUE")
     return Parameter(name, key, default, None, line.number, tuple(only))
 
 
-def _literal(line: Line, after: str) -> int | float | str:
+def _allowed(line: Line, after: str) -> int | float | str | Name:
+    if line.peek.kind == "word":
+        token = line.word(f"a number, a quoted word or a parameter after {after}")
+        return Name(token.text, token.column)
+    return _literal(line, after, "a number, a quoted word or a parameter")
+
+
+def _literal(line: Line, after: str, wanted: str = "a number or a quoted word") -> int | float | str:
     token = line.next()
     if token.kind not in ("number", "text"):
-        raise line.error(f"expected a number or a quoted word after {after}, found {token.text!r}", token.column)
+        raise line.error(f"expected {wanted} after {after}, found {token.text!r}", token.column)
     return number(line, token) if token.kind == "number" else token.text
 
 
@@ -54,7 +75,7 @@ def layer_kind(line: Line) -> LayerKind:
             values.append((given.text, tensor(line) if _is_tensor(line.peek) else expression(line)))
             if not line.take(","):
                 break
-    line.end()
+    line.end(", NAME = VALUE" if values else "'and' with a selector, ': NAME = VALUE, ...'")
     return LayerKind(name, tuple(conditions), tuple(values), line.number)
 
 
@@ -64,7 +85,10 @@ def _condition(line: Line) -> Condition:
         choices = [*SELECTORS, "otherwise"]
         message = f"no selector {token.text!r}; there are {', '.join(choices)}{nearest(token.text, choices)}"
         raise line.error(message, token.column)
+    column = line.peek.column
     argument = tensor(line) if SELECTORS[token.text] == "tensor" else expression(line)
+    if token.text in PERIODS and isinstance(argument, Number) and argument.value == 0:
+        raise line.error(f"{token.text} takes a whole number from 1, found 0", column)
     return Condition(token.text, argument)
 
 
@@ -112,20 +136,35 @@ def step(line: Line, tensor_names: set[str]) -> Step:
                 dims.append(expression(line))
             line.expect("]", "to close the shape")
             shape = tuple(dims)
-        elif len(values) < len(signature.values):
+        elif len(values) < len(signature.values) and not (attributes or _is_named(line)):
             values.append(_reference(line, f"a value for {signature.values[len(values)]!r} of {signature.name}"))
         elif _is_tensor(line.peek) or line.peek.text in tensor_names:
-            if len(tensors) == len(signature.tensors) + len(signature.optional_tensors):
+            if len(tensors) == len(signature.all_tensors):
                 raise line.error(f"{signature.name} takes no further tensor, found {line.peek.text!r}")
             named = line.peek.text in tensor_names
             tensors.append(Name(line.peek.text, line.next().column) if named else tensor(line))
+        elif len(tensors) < len(signature.tensors) and not _is_named(line):
+            wanted = signature.tensors[len(tensors)]
+            raise _no_tensor(line, f"{signature.name} needs a tensor as {wanted!r}", tensor_names)
         else:
-            name, value = _attribute(line, signature, attributes)
+            further = tensor_names if len(tensors) < len(signature.all_tensors) else None
+            name, value = _attribute(line, signature, attributes, further)
             attributes[name] = value
     _check_complete(line, signature, operation, values, tensors, attributes)
-    return Step(
-        result, signature.name, tuple(values), tuple(tensors), tuple(sorted(attributes.items())), shape, line.number
-    )
+    given = tuple(sorted(attributes.items()))
+    return Step(result, signature.name, tuple(values), tuple(tensors), given, shape, line.number, operation.column)
+
+
+def _is_named(line: Line) -> bool:
+    """Whether an attribute by name comes next."""
+    return line.peek.kind == "word" and line.tokens[min(line.at + 1, len(line.tokens) - 1)].text == "="
+
+
+def _no_tensor(line: Line, message: str, tensor_names: set[str]) -> InputError:
+    """What to raise where a tensor could stand, and another word does."""
+    word = line.peek.text
+    rule = "a tensor's name has a dot in it, as blk.{i}.attn_q.weight"
+    return line.error(f"{message}, found {word!r}; {rule}{nearest(word, tensor_names)}")
 
 
 def _reference(line: Line, what: str) -> Reference:
@@ -134,10 +173,13 @@ def _reference(line: Line, what: str) -> Reference:
     return Reference(token.text, layer, token.column)
 
 
-def _attribute(line: Line, signature: Signature, given: dict[str, Expression | str]) -> tuple[str, Expression | str]:
+def _attribute(
+    line: Line, signature: Signature, given: dict[str, Expression | str], tensor_names: set[str] | None
+) -> tuple[str, Expression | str]:
+    """An attribute and its value; `tensor_names` as those of `step`, None where no tensor could stand in its place."""
     names = [a.name for a in signature.attributes]
-    first, second = line.peek, line.tokens[min(line.at + 1, len(line.tokens) - 1)]
-    if first.kind == "word" and second.text == "=":
+    first = line.peek
+    if _is_named(line):
         if first.text not in names:
             choices = ", ".join(names) or "none"
             raise line.error(
@@ -148,6 +190,8 @@ def _attribute(line: Line, signature: Signature, given: dict[str, Expression | s
         name = first.text
     else:
         free = [n for n in names if n not in given]
+        if not free and tensor_names is not None and first.kind == "word":
+            raise _no_tensor(line, f"{signature.name} takes nothing further but a tensor", tensor_names)
         if not free:
             raise line.error(f"{signature.name} takes no further argument, found {first.text!r}")
         name = free[0]
@@ -158,7 +202,7 @@ def _attribute(line: Line, signature: Signature, given: dict[str, Expression | s
         return name, expression(line)
     word = line.word(f"a word for {name!r}")
     if word.text not in attribute.words:
-        hint = nearest(word.text, attribute.words)
+        hint = nearest(word.text, (*attribute.words, *(tensor_names or ())))
         raise line.error(f"{name} is one of {', '.join(attribute.words)}; found {word.text!r}{hint}", word.column)
     return name, word.text
 

@@ -16,24 +16,33 @@ def expression(line: Line, depth: int = 0) -> Expression:
     """The longest expression that the line goes on with."""
     left = _term(line, depth)
     while line.peek.text in ("+", "-") and line.peek.kind == "mark":
-        operator = line.next().text
-        left = Call(operator, (left, _term(line, depth)))
+        left = _call(line, line.next().text, left, _term(line, depth))
     return left
 
 
 def _term(line: Line, depth: int) -> Expression:
     left = _factor(line, depth)
     while line.peek.text in ("*", "/") and line.peek.kind == "mark":
-        operator = line.next().text
-        left = Call(operator, (left, _factor(line, depth)))
+        operator, column = line.next().text, line.peek.column
+        right = _factor(line, depth)
+        if operator == "/" and isinstance(right, Number) and right.value == 0:
+            raise line.error("division by zero", column)
+        left = _call(line, operator, left, right)
     return left
+
+
+def _call(line: Line, function: str, *arguments: Expression) -> Call:
+    for argument in arguments:
+        if isinstance(argument, Text):
+            raise line.error(f"the text {argument.value!r} stands where a number is wanted", argument.column)
+    return Call(function, arguments)
 
 
 def _factor(line: Line, depth: int) -> Expression:
     if depth > MAX_DEPTH:
         raise line.error(f"an expression nested more than {MAX_DEPTH} deep")
     if line.take("-"):
-        return Call("neg", (_factor(line, depth + 1),))
+        return _call(line, "neg", _factor(line, depth + 1))
     if line.take("("):
         inner = expression(line, depth + 1)
         line.expect(")", "to close the bracket")
@@ -42,7 +51,7 @@ def _factor(line: Line, depth: int) -> Expression:
     if token.kind == "number":
         return Number(number(line, token))
     if token.kind == "text":
-        return Text(token.text)
+        return Text(token.text, token.column)
     if token.kind != "word":
         raise line.error(f"expected a number or a name, found {token.text!r}", token.column)
     if not line.take("("):
@@ -60,7 +69,7 @@ def _factor(line: Line, depth: int) -> Expression:
     if len(arguments) != FUNCTIONS[token.text]:
         message = f"{token.text} takes {FUNCTIONS[token.text]} argument(s), found {len(arguments)}"
         raise line.error(message, token.column)
-    return Call(token.text, tuple(arguments))
+    return _call(line, token.text, *arguments)
 
 
 def number(line: Line, token: Token) -> int | float:

@@ -97,7 +97,8 @@ class Line:
             raise self.error(f"expected {what}, found {token.text!r}")
         return self.next()
 
-    def end(self) -> None:
-        """Refuses whatever else the line says."""
+    def end(self, may_follow: str = "") -> None:
+        """Refuses whatever else the line says; `may_follow` says what it could have gone on with."""
         if self.peek.kind != "end":
-            raise self.error(f"{self.peek.text!r} is more than this line can hold")
+            hint = f"; here may follow {may_follow}" if may_follow else ""
+            raise self.error(f"{self.peek.text!r} is more than this line can hold{hint}")

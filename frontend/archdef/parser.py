@@ -8,7 +8,7 @@ from ..errors import InputError
 from ..near import nearest
 from . import entries
 from .line import MAX_LINE, MAX_NAME, Line, Token
-from .tree import ArchDef, Block, Expression, LayerKind, Parameter, Step, TensorRef, names_in
+from .tree import ArchDef, Block, Call, Expression, LayerKind, Name, Parameter, Step, TensorRef, Text, names_in
 
 MAX_BYTES = 256 * 1024
 MAX_ENTRIES = 4096
@@ -24,6 +24,8 @@ def parse(text: str, source: str = "<text>") -> ArchDef:
     Raises:
         InputError: with file, line and column, the offending word and the nearest valid one.
     """
+    if text.startswith("\ufeff"):
+        raise InputError(f"{source}:1:1: begins with a byte order mark (U+FEFF); save the file as UTF-8 without one")
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise InputError(f"{source}: larger than {MAX_BYTES} bytes, which no definition needs")
     return _Parser(text, source).parse()
@@ -64,6 +66,7 @@ class _Parser:
         self.parameter_line: dict[str, int] = {}
         self.kind_line: dict[str, int] = {}
         self.tensor_names: set[str] = set()  # under which layer kinds give tensors
+        self.texts: dict[str, str] = {}  # the defaults that are no numbers
         self.entries = self.words = 0
 
     def parse(self) -> ArchDef:
@@ -147,7 +150,7 @@ class _Parser:
             self._add_layer_kind(line)
         elif self.section == "ignore":
             self.ignore.append(entries.tensor(line))
-            line.end()
+            line.end("'| TENSOR'")
         else:
             steps = self.blocks[-1][1] if self.section == "block" else self.steps[self.section]
             in_block = self.section == "block"
@@ -226,15 +229,21 @@ class _Parser:
         """Every name in an expression has a value, in the lines that this or that model has no use for too."""
         known: set[str] = set()
         for parameter in self.parameters:
-            if parameter.default is not None:
-                self._check(parameter.default, known, parameter.line)
+            for part in (parameter.default, *parameter.only):
+                if isinstance(part, Name | Call | Text):
+                    self._check(part, known, parameter.line)
+            if isinstance(parameter.default, Text):
+                self.texts.setdefault(parameter.name, parameter.default.value)
             known.add(parameter.name)
         given = known | {"i"}
         for choice in self.layer_kinds:
             for kind in choice:
-                for part in (*(c.argument for c in kind.conditions), *(value for _, value in kind.values)):
-                    if part is not None and not isinstance(part, TensorRef):
-                        self._check(part, given, kind.line)
+                for condition in kind.conditions:
+                    if isinstance(condition.argument, Expression):
+                        self._check(condition.argument, given, kind.line, number=True)
+                for _, value in kind.values:
+                    if isinstance(value, Expression):
+                        self._check(value, given, kind.line)
             given |= {name for name, _ in choice[0].values}
         for steps in self.steps.values():
             self._check_steps(steps, known)
@@ -245,10 +254,18 @@ class _Parser:
         for step in steps:
             for part in (*(value for _, value in step.attributes), *(step.shape or ())):
                 if not isinstance(part, str):
-                    self._check(part, known, step.line)
+                    self._check(part, known, step.line, number=True)
 
-    def _check(self, expression: Expression, known: set[str], line: int) -> None:
+    def _check(self, expression: Expression, known: set[str], line: int, *, number: bool = False) -> None:
+        """That its names have values, and where they are computed with, or a `number` is wanted, are no texts."""
+        texts = {} if isinstance(expression, Name) and not number else self.texts
         for name in names_in(expression):
             if name.name not in known:
                 message = f"no value {name.name!r}{nearest(name.name, known)}"
                 raise InputError(f"{self.source}:{line}:{name.column}: {message}")
+            if name.name in texts:
+                message = f"{name.name!r} has the text {texts[name.name]!r} by default, and a number is wanted here"
+                raise InputError(f"{self.source}:{line}:{name.column}: {message}")
+        if number and isinstance(expression, Text):
+            message = f"the text {expression.value!r} stands where a number is wanted"
+            raise InputError(f"{self.source}:{line}:{expression.column}: {message}")

@@ -17,6 +17,7 @@ class Text:
     """A quoted word, to be compared with a text of the file by `when ... is`."""
 
     value: str
+    column: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,10 @@ def names_in(expression: Expression) -> Iterator[Name]:
 
 @dataclass(frozen=True)
 class Parameter:
-    """`name key = default [only literals]` (from the file), or `name = expression [when other is literal]` (derived).
+    """`name key = default [only values]` (from the file), or `name = expression [when other is literal]` (derived).
 
-    `only` are the values that the definition can do; a file with another one is refused. Empty: any.
+    `only` are the values that the definition can do, a name being the parameter's; a file with another one is refused.
+    Empty: any.
     """
 
     name: str
@@ -66,7 +68,7 @@ class Parameter:
     default: Expression | None
     condition: tuple[str, int | float | str] | None
     line: int
-    only: tuple[int | float | str, ...] = ()
+    only: tuple[int | float | str | Name, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Step:
     attributes: tuple[tuple[str, Expression | str], ...]
     shape: tuple[Expression, ...] | None
     line: int
+    column: int = field(default=1, compare=False)  # of the operation
 
 
 @dataclass(frozen=True)
@@ -161,3 +164,5 @@ SELECTORS: dict[str, Literal["number", "tensor"]] = {
     "with": "tensor",  # the layer has this tensor
 }
 """Selectors over layers and what each takes. A line may join several by `and`."""
+PERIODS = ("every", "first_of_every")
+"""Those whose number is of layers in turn, and so isn't 0."""

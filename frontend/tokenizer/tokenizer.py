@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import InputError
+from ..given import parse_json, read_file
 from .families import Family, Saved, family_class, family_of
 from .partition import Partition
 from .roles import SpecialTokens, TokenType
 from .vocabulary import read_vocabulary
 
 CONFIG_FILE = "tokenizer_config.json"
+MOST_CONFIG_BYTES = 64 << 20
+MOST_TOKENS = 1 << 24
+"""Of a vocabulary, which has a quarter of a million in the largest of today's models."""
 
 # What a whole text loses when it is decoded, one after the other (llama.cpp, llama-vocab.cpp).
 _SPACES = (
@@ -88,12 +92,13 @@ class Tokenizer:
         """
         path = Path(folder) / CONFIG_FILE
         try:
-            config = json.loads(path.read_text("utf-8"))
+            config = parse_json(read_file(path, MOST_CONFIG_BYTES))
             name, options = config["family"], config["options"]
             said: dict[str, Any] = config["specials"]
             said |= {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
             specials = SpecialTokens(**said)
-            types = [kind for kind, count in config["types"] for _ in range(count)]
+            types = _types(config["types"])
+            _check_ids(said, len(types))
             prefix, clean = bool(config["add_space_prefix"]), bool(config["clean_spaces"])
             made = family_class(name)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -241,6 +246,31 @@ class TokenStream:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
+
+
+def _types(runs: Any) -> bytes:
+    """The type of every token, of runs of equal ones, each a type and a number of tokens.
+
+    Raises:
+        TypeError, ValueError: they are no such runs.
+    """
+    if not all(type(number) is int for run in runs for number in run):
+        raise ValueError("types: wanted pairs of whole numbers")
+    if any(count < 0 for _, count in runs) or sum(count for _, count in runs) > MOST_TOKENS:
+        raise ValueError(f"types: wanted up to {MOST_TOKENS}")
+    return b"".join(bytes([TokenType(kind)]) * count for kind, count in runs)
+
+
+def _check_ids(specials: Mapping[str, Any], size: int) -> None:
+    """Refuses special tokens that are none of the vocabulary's.
+
+    Raises:
+        ValueError: one isn't.
+    """
+    for name, given in specials.items():
+        for token in given if isinstance(given, tuple) else (given,):
+            if not isinstance(token, bool | None) and not (isinstance(token, int) and 0 <= token < size):
+                raise ValueError(f"specials.{name}: {token!r} is none of {size} tokens")
 
 
 def _check_unicode(text: str) -> None:

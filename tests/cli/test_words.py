@@ -8,6 +8,7 @@ from pathlib import Path
 import ggufc
 import pytest
 from click.testing import CliRunner
+from ggufc.backends.reports.verify import verify
 from ggufc.cli import main
 from ggufc.frontend.errors import InputError
 
@@ -47,6 +48,24 @@ def test_an_empty_name_is_not_the_current_folder(words: tuple[str, ...], option:
 def test_an_empty_name_is_none_in_python_either() -> None:
     with pytest.raises(InputError, match="the model's name is empty"):
         ggufc.load("")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("ggufc.load(123)", "the model is 123"),
+        ("ggufc.load(None)", "the model is None"),
+        ("ggufc.load(MODEL, archdefs=5)", "a directory of definitions is 5"),
+        ("ggufc.load(MODEL, archdefs=['a', 5])", "a directory of definitions is 5"),
+        ("ggufc.export(123, 'out')", "the model is 123"),
+        ("ggufc.export(MODEL, 123)", "the output is 123"),
+        ("ggufc.export(MODEL, 'out', archdefs=[None])", "a directory of definitions is None"),
+        ("verify([])", r"the model is \[\]"),
+    ],
+)
+def test_what_is_no_path_is_refused_like_any_wrong_word(call: str, said: str, tiny_gemma3_path: Path) -> None:
+    with pytest.raises(InputError, match=f"^{said}, wanted a path: a text or a pathlib.Path$"):
+        eval(call.replace("MODEL", repr(str(tiny_gemma3_path))), {"ggufc": ggufc, "verify": verify})
 
 
 @pytest.mark.parametrize(

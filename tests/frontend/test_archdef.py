@@ -93,6 +93,26 @@ WRONG = {
     "missing value": (13, "  h = rms_norm", 7, "rms_norm still needs x, eps"),
     "missing tensor": (11, "  x = embed tokens", 7, "embed still needs table"),
     "missing attribute": (13, "  h = rms_norm x, blk.{i}.norm.weight", 7, "rms_norm still needs eps"),
+    "missing value before an attribute": (13, "  h = attention x, x, scale = 1", 7, "attention still needs v"),
+    "word where a tensor is": (
+        14,
+        "  x = linear h, blk, [width]",
+        17,
+        "linear needs a tensor as 'weight', found 'blk'; a tensor's name has a dot in it, as blk.{i}.attn_q.weight",
+    ),
+    "word where a tensor may be": (
+        14,
+        "  x = linear h, a.b, bias",
+        22,
+        "linear takes nothing further but a tensor, found 'bias'; a tensor's name has a dot",
+    ),
+    "tensor of a kind misspelt": (
+        9,
+        "  global otherwise : span = 0, fine = a.b\nprologue\nblock\n  x = linear h, fin",
+        17,
+        "linear needs a tensor as 'weight', found 'fin'; a tensor's name has a dot in it, as "
+        "blk.{i}.attn_q.weight (did you mean 'fine'?)",
+    ),
     "further tensor": (11, "  x = embed tokens, a.b, c.d", 26, "embed takes no further tensor, found 'c.d'"),
     "further argument": (13, "  h = rms_norm x, eps, 2", 24, "rms_norm takes no further argument, found '2'"),
     "attribute twice": (13, "  h = rms_norm x, eps = 1, eps = 2", 28, "'eps' is given twice"),
@@ -125,7 +145,7 @@ WRONG = {
     "name before its line": (4, "  layers = width", 12, "no value 'width'"),
     "name of nothing in a kind": (8, "  local first 2 : span = widht", 26, "no value 'widht' (did you mean 'width'?)"),
     "name of nothing in a step": (14, "  x = linear h, a.b, [2, widht]", 26, "no value 'widht' (did you mean 'wid"),
-    "only a name": (5, "  width a = 1 only big", 20, "expected a number or a quoted word after 'only'"),
+    "only a mark": (5, "  width a = 1 only [", 20, "expected a number, a quoted word or a parameter after 'only'"),
     "number and tensor": (9, "  global otherwise : span = a.b", 1, "kind 'global' gives a tensor as 'span', unlike"),
     "infinite number": (5, "  width a = 1e999", 13, "the number 1e999 is out of range: up to 9223372036854775808"),
     "number that vanishes": (5, "  width a = 1.5e-999", 13, "the number 1.5e-999 is out of range"),
@@ -138,7 +158,43 @@ WRONG = {
     "long line": (5, "  width a = 4" + " " * 500, 500, "a line longer than 500 characters"),
     "deep brackets": (5, "  width a = " + "(" * 30 + "1" + ")" * 30, 38, "an expression nested more than 24 deep"),
     "deep signs": (5, "  width a = " + "-" * 30 + "1", 38, "an expression nested more than 24 deep"),
-    "more than a line holds": (4, "  layers a b", 12, "'b' is more than this line can hold"),
+    "more than a line holds": (
+        4,
+        "  layers a b",
+        12,
+        "'b' is more than this line can hold; here may follow = DEFAULT, only VALUES; 'when' stands in a line of its",
+    ),
+    "when after a default": (
+        5,
+        "  width a = 1 when layers is 3",
+        15,
+        "'when' is more than this line can hold; here may follow only VALUES; 'when' stands in a line of its own: "
+        "width = VALUE when PARAMETER is VALUE",
+    ),
+    "more after an expression": (
+        5,
+        "  width a\n  b = 1 only 2",
+        9,
+        "'only' is more than this line can hold; here may follow when PARAMETER is VALUE",
+    ),
+    "more after a selector": (
+        8,
+        "  local first 2 span",
+        17,
+        "'span' is more than this line can hold; here may",
+    ),
+    "only an unknown name": (5, "  width a = 1 only layer", 20, "no value 'layer' (did you mean 'layers'?)"),
+    "layers in turn": (8, "  local every 0 : span = 4", 15, "every takes a whole number from 1, found 0"),
+    "division by zero": (5, "  width a = layers / 0", 22, "division by zero"),
+    "text in arithmetic": (5, '  width a = 2 * "x"', 17, "the text 'x' stands where a number is wanted"),
+    "text as an attribute": (13, '  h = rms_norm x, eps = "x"', 25, "the text 'x' stands where a number is wanted"),
+    "text by default in arithmetic": (
+        6,
+        '  eps norm_eps = "x"\n  more = 2 * eps',
+        14,
+        "'eps' has the text 'x' by default, and a number is wanted here",
+    ),
+    "byte order mark": (1, "\ufeffarch toy", 1, "begins with a byte order mark (U+FEFF); save the file as UTF-8"),
     "entry outside of sections": (1, "  arch toy", 3, "an indented line before any section"),
 }
 
@@ -153,6 +209,16 @@ def test_a_wrong_line_is_told_with_its_place(case: tuple[int, str, int, str]) ->
         parse("\n".join(lines), "toy.archdef")
     assert str(error.value).startswith(f"toy.archdef:{last}:{column}: {message}")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("used", "place"), [("rms_norm x, blk.{i}.norm.weight, eps", "13:40"), ("local  first eps", "8:16")]
+)
+def test_a_text_by_default_is_no_number(used: str, place: str) -> None:
+    """Though a file may have a number there."""
+    text = SMALL.replace("norm_eps", 'norm_eps = "x"').replace(used.replace("first eps", "first 2"), used)
+    with pytest.raises(InputError, match=f"^toy.archdef:{place}: 'eps' has the text 'x' by default, and a number"):
+        parse(text, "toy.archdef")
 
 
 @pytest.mark.parametrize(

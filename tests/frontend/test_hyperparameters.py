@@ -71,7 +71,6 @@ FLAGS = np.array([1, 0, 0, 1, 1, 0])
     ("selector", "chosen"),
     [
         ("every 3", [2, 5]),
-        ("every 0", []),
         ("first_of_every 3", [0, 3]),
         ("first 2", [0, 1]),
         ("last 2", [4, 5]),
@@ -130,6 +129,14 @@ def test_what_a_definition_cannot_do_is_unsupported(found: object) -> None:
     assert evaluated("a key = 0 only 0, 1", {}).values["a"] == 0
 
 
+def test_a_definition_may_do_what_another_parameter_says_alone() -> None:
+    lines = "size first\na key = size only size, 0"
+    for given in ({}, {"toy.key": 8}, {"toy.key": 0}):
+        assert evaluated(lines, {"toy.first": 8, **given}).values["a"] == given.get("toy.key", 8)
+    with pytest.raises(UnsupportedError, match=r"key 'toy.key' is 4; toy.archdef can do 8 or 0 alone \(line 6\)"):
+        evaluated(lines, {"toy.first": 8, "toy.key": 4})
+
+
 def test_the_first_kind_that_fits_is_taken() -> None:
     found = evaluated("layers\na first 1\nb first 2\nc otherwise", {})
     assert [layer.kinds[0] for layer in found.layers] == ["a", "b", "c", "c", "c", "c"]
@@ -163,7 +170,18 @@ def test_a_layer_has_its_own_share_of_arrays_and_what_its_kind_gives() -> None:
         ("a = 1\na = 2 when layer is 1", {}, "toy.archdef:6:1: 'when' names 'layer', which has no value yet (did you"),
         ("", {"toy.n": 0}, "toy.archdef:4:1: 'layers' is 0, wanted a whole number from 1 to 4096"),
         ("", {"toy.n": 6.5}, "toy.archdef:4:1: 'layers' is 6.5, wanted a whole number from 1 to 4096"),
-        ("layers\na every -1\nb otherwise", {}, "toy.archdef:6:1: every takes a whole number from 0, found -1"),
+        ("a key = sqrt(0 - 4)", {"toy.key": 1}, "toy.archdef:5:1: sqrt has no value for -4"),
+        ("layers\na every -1\nb otherwise", {}, "toy.archdef:6:1: every takes a whole number from 1, found -1"),
+        (
+            "a key\nlayers\nb every a\nc otherwise",
+            {"toy.key": 0},
+            "toy.archdef:7:1: every takes a whole number from 1, found 0",
+        ),
+        (
+            "a key\nlayers\nb every a\nc otherwise",
+            {"toy.key": FLAGS},
+            "toy.archdef:7:1: every takes a whole number from 1, found 0",
+        ),
         ("layers\na pattern 1.5\nb otherwise", {}, "toy.archdef:6:1: pattern takes a whole number from 0, found 1.5"),
         ("", {"toy.n": 10**6}, "toy.archdef:4:1: 'layers' is 1000000, wanted a whole number from 1 to 4096"),
         ("", {"toy.n": "six"}, "toy.archdef:4:1: 'layers' is 'six', wanted a whole number from 1 to 4096"),

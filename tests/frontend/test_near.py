@@ -8,10 +8,17 @@ from ggufc.frontend.near import LONGEST, near, nearest
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("prefil", " (did you mean 'prefill'?)"), ("xyz", ""), ("p" * (LONGEST + 1), "")]
+    ("word", "hint"),
+    [
+        ("prefil", " (did you mean 'prefill'?)"),
+        ("PREFILL", " (did you mean 'prefill'?)"),
+        ("q4_k_m", " (did you mean 'Q4_K_M'?)"),
+        ("xyz", ""),
+        ("p" * (LONGEST + 1), ""),
+    ],
 )
 def test_a_hint_is_of_what_comes_near(word: str, hint: str) -> None:
-    assert nearest(word, ("prefill", "decode", "p" * LONGEST)) == hint
+    assert nearest(word, ("prefill", "decode", "Q4_K_M", "p" * LONGEST)) == hint
 
 
 def test_several_are_in_the_order_of_nearness() -> None:

@@ -133,17 +133,17 @@ def test_other_tensors_that_no_step_reads_are_told(further: tuple[str, ...]) -> 
     [
         (
             {"blk.1.proj.weight": (48, 32)},
-            "toy.archdef:14:1: linear: tensor 'blk.1.proj.weight' has shape [48, 32], wanted [32, 32]",
+            "toy.archdef:14:7: linear: tensor 'blk.1.proj.weight' has shape [48, 32], wanted [32, 32]",
         ),
         (
             {"blk.0.norm.weight": (31,)},
-            "toy.archdef:13:1: rms_norm: tensor 'blk.0.norm.weight' has shape [31], wanted [32]",
+            "toy.archdef:13:7: rms_norm: tensor 'blk.0.norm.weight' has shape [31], wanted [32]",
         ),
         (
             {"blk.0.proj.bias": (32, 1)},
-            "toy.archdef:14:1: bias: tensor 'blk.0.proj.bias' has shape [32, 1], wanted [32]",
+            "toy.archdef:14:7: bias: tensor 'blk.0.proj.bias' has shape [32, 1], wanted [32]",
         ),
-        ({"token_embd.weight": (9,)}, "toy.archdef:11:1: embed: tensor 'token_embd.weight' "),
+        ({"token_embd.weight": (9,)}, "toy.archdef:11:7: embed: tensor 'token_embd.weight' "),
     ],
 )
 def test_tensors_that_do_not_fit(changed: dict[str, tuple[int, ...]], message: str) -> None:
@@ -160,6 +160,21 @@ def test_a_missing_tensor_is_told_with_the_nearest_name() -> None:
     assert str(error.value) == f"{missing} (model toy.gguf)"
 
 
+def test_the_nearest_name_is_an_unread_one_of_the_same_layer() -> None:
+    """blk.11 has what looks most like it, and blk.1 a tensor of that name that another step reads."""
+    shapes = {f"blk.{i}.proj.weight": (32, 32) for i in range(12) if i != 1} | {"token_embd.weight": (9, 32)}
+    with pytest.raises(InputError, match=r"no tensor 'blk.1.proj.weight' \(did you mean 'blk.1.prjj.weight'\?\)"):
+        built(shapes | {"blk.1.prjj.weight": (32, 32), "blk.1.norm.weight": (32,)}, metadata={"toy.n": 12})
+
+
+def test_an_attention_that_does_not_fit_is_told_with_its_layer() -> None:
+    text = NUMBERS.replace("STEP", "a = linear h, blk.{i}.proj.weight, [2, 16]\n  a = attention q, a, a, scale = 1")
+    with pytest.raises(InputError) as error:
+        built(text=text, metadata={"toy.key": 1})
+    said = "toy.archdef:12:7: attention: q has heads of 8 elements and k of 16; in layer 0 (model toy.gguf)"
+    assert str(error.value) == said
+
+
 def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:
     with pytest.raises(UnsupportedError, match=r"^toy.gguf: tensor 'blk.0.proj.weight' has type q1_0, which this"):
         built(types={"blk.0.proj.weight": "q1_0"})
@@ -169,14 +184,14 @@ def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:
     ("old", "new", "message"),
     [
         ("x = add x, h", "x = add x, hh", "toy.archdef:16:14: 'hh' is read before it is set (did you mean 'h'?)"),
-        ("[width]", "[width / 5]", "toy.archdef:14:1: a dimension of the shape is 6.4, wanted a whole number above 0"),
-        ("[width]", "[width - 32]", "toy.archdef:14:1: a dimension of the shape is 0, wanted a whole number above 0"),
+        ("[width]", "[width / 5]", "toy.archdef:14:7: a dimension of the shape is 6.4, wanted a whole number above 0"),
+        ("[width]", "[width - 32]", "toy.archdef:14:7: a dimension of the shape is 0, wanted a whole number above 0"),
         (
             "[width]",
             "[4, width]",
-            "toy.archdef:14:1: linear: tensor 'blk.0.proj.weight' has shape [32, 32], wanted",
+            "toy.archdef:14:7: linear: tensor 'blk.0.proj.weight' has shape [32, 32], wanted",
         ),
-        ("factor = 2", 'factor = "two"', "toy.archdef:15:1: "),
+        ("factor = 2", 'factor = "two"', "toy.archdef:15:7: "),
         (
             "embed tokens, token_embd",
             "embed tokens, blk.{i}.embd",
@@ -195,7 +210,7 @@ def test_steps_that_mean_nothing(old: str, new: str, message: str) -> None:
 def test_the_number_of_operations_is_bounded() -> None:
     text = TOY.replace("  x = add x, h\n", "  x = add x, h\n" + "  x = gelu x\n" * 100)
     shapes = {"token_embd.weight": (9, 32)} | {f"blk.{i}.proj.weight": (32, 32) for i in range(1000)}
-    with pytest.raises(InputError, match=r"^toy.archdef:\d+:1: more than 65536 operations in all layers"):
+    with pytest.raises(InputError, match=r"^toy.archdef:\d+:7: more than 65536 operations in all layers"):
         built(shapes, text=text, metadata={"toy.n": 1000})
 
 

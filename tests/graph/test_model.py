@@ -4,19 +4,53 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ggufc.frontend.definitions import find
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.graph.model import kinds_of, open_model
 
-from ..tiny_models import TOKENS, tiny_model
+from ..tiny_models import ARCHITECTURES, TOKENS, Sizes, tiny_model
 from ..tiny_models.pieces import linear
 from ..tiny_models.variants import ENCODERS
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_opens_in_the_sizes_that_a_tiny_model_has(architecture: str, tmp_path: Path) -> None:
+    assert open_model(tiny_model(tmp_path / "m.gguf", architecture)).definition.name == architecture
 
 
 def test_as_many_logits_as_ids(tmp_path: Path) -> None:
     """A token that is sampled is fed again: a head of more rows than the embedding would give ids without a row."""
     path = tiny_model(tmp_path / "m.gguf", "llama", weights={"output.weight": linear(len(TOKENS) + 3, 64)})
-    with pytest.raises(InputError, match=f"gives {len(TOKENS) + 3} logits, and its embedding has {len(TOKENS)} rows"):
+    rows, wanted = len(TOKENS) + 3, len(TOKENS)
+    said = (
+        rf"llama\.archdef:\d+:12: logits = linear gives f32\[T, {rows}\], by tensor 'output.weight' \[{rows}, 64\]; "
+        rf"wanted a logit for each of the {wanted} rows of tensor 'token_embd.weight', .* \(model .*m\.gguf\)$"
+    )
+    with pytest.raises(InputError, match=said):
         open_model(path)
+
+
+def test_a_kind_that_is_not_the_models(tmp_path: Path) -> None:
+    text = Path(find("llama").source).read_text()
+    last = text.count("\n")
+    path = tiny_model(tmp_path / "m.gguf", "llama", Sizes(layers=1))
+    table = rf"the {len(TOKENS)} rows of tensor 'token_embd.weight'"
+    for old, new, said in (
+        (
+            "kind decoder",
+            "kind encoder",
+            rf":{last}:12: logits = linear gives f32\[T, {len(TOKENS)}\], .* a logit for each of {table}: this is ",
+        ),
+        (
+            "  logits = linear   x, output.weight | token_embd.weight\n",
+            "",
+            rf":{last - 1}:12: x = rms_norm gives f32\[T, 64\], by tensor 'output_norm.weight' \[64\]; wanted .* {table}",
+        ),
+    ):
+        assert old in text
+        (tmp_path / "llama.archdef").write_text(text.replace(old, new))
+        with pytest.raises(InputError, match=said):
+            open_model(path, [tmp_path], all_read=False)
 
 
 def test_as_many_positions_as_the_context_is_long(tmp_path: Path) -> None:

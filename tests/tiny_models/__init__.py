@@ -46,13 +46,14 @@ ARCHITECTURES: dict[str, Callable[..., Model]] = {name: getattr(decoders, name) 
     "modern-bert": encoders.modern_bert,
     "gemma-embedding": encoders.gemma_embedding,
 }
-DEFAULT_SIZES = Sizes()
+SIZES = {name: Sizes(width=128) for name in ("bert", "nomic-bert", "modern-bert")}
+"""Of those that must be as wide as all heads together."""
 
 
 def tiny_model(
     path: Path | str,
     architecture: str,
-    sizes: Sizes = DEFAULT_SIZES,
+    sizes: Sizes | None = None,
     *,
     metadata: Mapping[str, Any] | None = None,
     weights: Mapping[str, Weight | Fixed] | None = None,
@@ -60,11 +61,12 @@ def tiny_model(
     seed: int = 0,
     **options: Any,
 ) -> Path:
-    """Writes a model of one of ARCHITECTURES and returns its path.
+    """Writes a model of one of ARCHITECTURES and returns its path; without `sizes`, of such as it can have.
 
     `options` are the builder's. `metadata` and `weights` add to or replace what it gives; a key without `general.` or
     `tokenizer.` before it is the architecture's own. `types` and errors are those of `write_gguf`.
     """
+    sizes = sizes or SIZES.get(architecture, Sizes())
     base_metadata, base_weights = ARCHITECTURES[architecture](sizes, **options)
     own = f"{architecture}."
     keys = base_metadata | {key.removeprefix(own): value for key, value in (metadata or {}).items()}

@@ -162,11 +162,12 @@ def gemma4(
     """Gemma 4: local and global layers in turn, the global ones with larger heads, fewer of K, and V = K.
 
     The last `shared` layers have no K and V of their own (their file may hold some: `leftovers`) and a feed-forward of
-    twice the width. `per_layer` is the width of the per-layer embeddings; `global_v` gives global layers a V. With
-    `mixture` experts, each layer has them beside the dense feed-forward, gate and up in one tensor where `merged`.
+    twice the width; the layer before them is global, so that the last two owners are of both kinds. `per_layer` is the
+    width of the per-layer embeddings; `global_v` gives global layers a V. With `mixture` experts, each layer has them
+    beside the dense feed-forward, gate and up in one tensor where `merged`.
     """
-    local = [i % 2 == 0 for i in range(sizes.layers)]
     own = sizes.layers - shared
+    local = [(own - i) % 2 == 0 for i in range(sizes.layers)]
     kv_heads = [sizes.kv_heads if is_local else 1 for is_local in local]
     head_dim = [sizes.head_dim if is_local else 2 * sizes.head_dim for is_local in local]
     rows = [sizes.ffn if i < own else 2 * sizes.ffn for i in range(sizes.layers)]

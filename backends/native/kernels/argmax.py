@@ -8,14 +8,16 @@ from ..kernel import Arguments, Buffer, Kernel, Scalar
 PARTS = 32
 """Into how many parts a row is cut."""
 _LANES = 16
-_LOWEST = -float("inf")
+_LOWEST, _NONE = -float("inf"), -1
+"""What any element but -inf is above, and the number of no element."""
 
 
 def argmax_parts() -> Kernel:
     """The largest element of each part of a row, and its number.
 
     x: float32 (tokens, count); part: float32 (tokens, PARTS, 2): the element, and the bits of its int32 number.
-    NaN is larger than nothing; of equals the first counts.
+    NaN counts as infinity, which no element should be: a part with either has the number -1. Of equals the
+    first counts.
     """
 
     def emit(e: Emitter, a: Arguments) -> None:
@@ -27,9 +29,14 @@ def argmax_parts() -> Kernel:
         whole = e.add(first, e.times(e.over(e.sub(last, first), _LANES), _LANES))
         real, numbers = vec(F32, _LANES), vec(I32, _LANES)
 
+        def checked(value: Value, number: Value) -> tuple[Value, Value]:
+            most = const(value.type, float("inf"))
+            is_finite = e.fcmp_ordered("<", value, most)  # or -inf, as a token may be ruled out
+            return e.select(is_finite, value, most), e.select(is_finite, number, const(number.type, _NONE))
+
         def lanes(i: Value, most: Value, at: Value) -> list[Value]:
-            x = e.read(real, row, e.times(i, 4))
             here = e.add(e.splat(e.trunc(i, I32), _LANES), const(numbers, range(_LANES)))
+            x, here = checked(e.read(real, row, e.times(i, 4)), here)
             wins = e.fcmp_ordered(">", x, most)
             return [e.select(wins, x, most), e.select(wins, here, at)]
 
@@ -46,7 +53,7 @@ def argmax_parts() -> Kernel:
             best = better(*(e.extract_element(v, const(I32, lane)) for v in (most, at)), *best)
 
         def one(i: Value, most: Value, at: Value) -> list[Value]:
-            return better(e.read(F32, row, e.times(i, 4)), e.trunc(i, I32), most, at)
+            return better(*checked(e.read(F32, row, e.times(i, 4)), e.trunc(i, I32)), most, at)
 
         largest, number = e.loop(whole, last, 1, best, one)
         into = e.at(a["part"], e.times(e.add(e.times(token, PARTS), a["@parts"]), 8))
@@ -63,7 +70,7 @@ def argmax_parts() -> Kernel:
 
 
 def argmax_merge() -> Kernel:
-    """The number of each row's largest element from its parts; 0 for a row of NaN alone.
+    """The number of each row's largest element from its parts; -1 where a row has NaN or infinity, or -inf alone.
 
     part: float32 (tokens, PARTS, 2) of `argmax_parts`; y: int32 (tokens,).
     """
@@ -77,7 +84,7 @@ def argmax_merge() -> Kernel:
             wins = e.fcmp_ordered(">", value, most)  # parts are in order, so equals keep the first
             return [e.select(wins, value, most), e.select(wins, number, at)]
 
-        _, number = e.loop(0, PARTS, 1, [const(F32, _LOWEST), const(I32, 0)], part)
+        _, number = e.loop(0, PARTS, 1, [const(F32, _LOWEST), const(I32, _NONE)], part)
         e.write(number, a["y"], e.times(token, 4))
 
     return Kernel(

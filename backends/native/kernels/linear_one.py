@@ -151,38 +151,6 @@ class _Operand:
     masks: tuple[int, ...]
 
 
-def _operands(kind: QuantType) -> tuple[_Operand, ...]:
-    """The parts, or of parts that are fields of shared bytes their quarters, those of one number together.
-
-    Quarter q of a part is, of each run, the four weights from 4 q on. In each i32 lane there is then one run of one
-    part, the same one in all four operands: their products add up as integers, and are scaled once for 256 weights.
-    """
-    parts = kind.parts
-    if not kind.has_fields:
-        return tuple(_Operand(part.lanes, (part.mask,) * 16) for part in parts)
-    lanes = tuple(part.lanes[4 * run] for run in range(4) for part in parts)
-    return (_Operand(lanes, tuple(part.mask for _ in range(4) for part in parts)),) * 4
-
-
-def _activations(e: Emitter, kind: QuantType, integers: Value) -> list[Value]:
-    """The 64 activations of each operand from the i16 of a chunk."""
-    parts = [e.concat([e.read(vec(I16, p.run), integers, 2 * start) for start in p.starts]) for p in kind.parts]
-    if not kind.has_fields:
-        return parts
-    return [e.bitcast(q, parts[0].type) for q in e.transpose_quads([e.bitcast(p, vec(I64, 16)) for p in parts])]
-
-
-def _weights(e: Emitter, kind: QuantType, chunk: Unpacked) -> list[Value]:
-    """The 64 bytes of each operand."""
-    if not kind.has_fields:
-        return list(chunk.parts)
-    first, second = (e.bitcast(chunk.parts[part], vec(I32, 16)) for part in (0, 2))
-    sources = [16 * (part // 2) + 4 * run for run in range(4) for part in range(4)]
-    masks = const(vec(I8, 64), [part.mask for _ in range(4) for part in kind.parts for _ in range(4)])
-    quarters = [e.take(first, [source + quarter for source in sources], second) for quarter in range(4)]
-    return [e.and_(e.bitcast(quarter, masks.type), masks) for quarter in quarters]
-
-
 @dataclass(frozen=True)
 class _Quantized:
     """The product of one quantized type.
@@ -196,16 +164,55 @@ class _Quantized:
     type: QuantType
     target: Target
 
+    @property
+    def _dots_bytes(self) -> bool:
+        """Whether there is an instruction for products of bytes: on AArch64 one of signed ones at least."""
+        return self.target.dots_bytes(self.type.signed) if self.target.is_x86 else self.target.has_dotprod
+
+    @property
+    def _has_quarters(self) -> bool:
+        """Whether operands are the quarters of four parts with scales of their own, those of one number together.
+
+        Quarter q of a part is, of each run, the four weights from 4 q on. In each i32 lane there is then one run of one
+        part, the same one in all four operands: their products add up as integers, and are scaled once for 256 weights.
+        It takes fields of shared bytes apart, and is worth the shuffles of others where bytes are multiplied.
+        """
+        return self.type.has_fields or (len({part.lanes for part in self.type.parts}) == 4 and self._dots_bytes)
+
     @functools.cached_property
     def _operands(self) -> tuple[_Operand, ...]:
-        return _operands(self.type)
+        """What is multiplied: the parts, or their quarters."""
+        parts = self.type.parts
+        if not self._has_quarters:
+            return tuple(_Operand(part.lanes, (part.mask,) * 16) for part in parts)
+        lanes = tuple(part.lanes[4 * run] for run in range(4) for part in parts)
+        return (_Operand(lanes, tuple(part.mask for _ in range(4) for part in parts)),) * 4
+
+    def _activations(self, e: Emitter, integers: Value) -> list[Value]:
+        """The 64 activations of each operand from the i16 of a chunk."""
+        of_parts = [
+            e.concat([e.read(vec(I16, part.run), integers, 2 * start) for start in part.starts])
+            for part in self.type.parts
+        ]
+        return _quarters(e, of_parts, I64) if self._has_quarters else of_parts
+
+    def _weights(self, e: Emitter, chunk: Unpacked) -> list[Value]:
+        """The 64 bytes of each operand."""
+        kind = self.type
+        if not kind.has_fields:
+            return _quarters(e, chunk.parts, I32) if self._has_quarters else list(chunk.parts)
+        first, second = (e.bitcast(chunk.parts[part], vec(I32, 16)) for part in (0, 2))
+        sources = [16 * (part // 2) + 4 * run for run in range(4) for part in range(4)]
+        masks = const(vec(I8, 64), [part.mask for _ in range(4) for part in kind.parts for _ in range(4)])
+        quarters = [e.take(first, [source + quarter for source in sources], second) for quarter in range(4)]
+        return [e.and_(e.bitcast(quarter, masks.type), masks) for quarter in quarters]
 
     @functools.cached_property
     def _totals(self) -> tuple[tuple[int, ...], ...]:
         """The operands, by index, gathered by their scales: those of one entry may be added up as integers."""
         groups: dict[object, list[int]] = {}
         for i, operand in enumerate(self._operands):
-            groups.setdefault((operand.lanes, operand.masks), []).append(i)
+            groups.setdefault(operand, []).append(i)
         return tuple(tuple(g) for g in groups.values())
 
     @property
@@ -216,10 +223,8 @@ class _Quantized:
         two bytes are widened at once, that is not always worth it.
         """
         kind = self.type
-        if not self.target.is_x86:
-            return self.target.has_dotprod
         is_worth_it = not kind.is_made_of_words and 2 * len(self._totals) <= len(kind.parts)
-        return self.target.dots_bytes(kind.signed) and is_worth_it
+        return self._dots_bytes and (is_worth_it or not self.target.is_x86)
 
     @property
     def _bias(self) -> int:
@@ -312,7 +317,7 @@ class _Quantized:
         activation = e.read(vec(F32, len(kind.gains)), record, self._scale_at)
         chunk = kind.unpack(e, address, scaled(e, activation, factors))
         scales = kind.scales(e, chunk)
-        operands, sums = _weights(e, kind, chunk), list(totals)
+        operands, sums = self._weights(e, chunk), list(totals)
         for n, indices in enumerate(self._totals):
             high = integer = const(vec(I32, 16), 0)
             if self._corrects:
@@ -354,7 +359,7 @@ class _Quantized:
 
     def _record_chunk(self, e: Emitter, integers: Value, scale: Value, record: Value) -> None:
         kind, words = self.type, vec(I16, 32)
-        operands = _activations(e, kind, integers)
+        operands = self._activations(e, integers)
         for n, indices in enumerate(self._totals):
             corrections = [const(vec(I32, 16), 0)] * 2
             for p in indices:
@@ -393,6 +398,11 @@ class _Quantized:
         while total.type.count > kind.chunk // kind.span:
             total = _neighbours(e, total)
         return total
+
+
+def _quarters(e: Emitter, parts: Sequence[Value], four: ir.Type) -> list[Value]:
+    """The quarters of four parts from vectors of 64, of which `four` is as wide as four lanes."""
+    return [e.bitcast(q, parts[0].type) for q in e.transpose_quads([e.bitcast(p, vec(four, 16)) for p in parts])]
 
 
 def _neighbours(e: Emitter, *vectors: Value) -> Value:

@@ -34,7 +34,7 @@ def _scales(e: Emitter, address: Value) -> Value:
     low = e.and_(e.lshr(e.take(words, (1, 2, 1, 2)), const(kind, (0, 0, 4, 4))), const(kind, 0x0F0F0F0F))
     high = e.and_(e.lshr(e.take(words, (3, 3, 3, 3)), const(kind, (0, 2, 4, 6))), const(kind, 0x03030303))
     unsigned = e.take(e.bitcast(e.or_(low, e.shl(high, const(kind, 4))), vec(I8, 16)), BY_RUNS)
-    return e.sub(e.zext(unsigned, vec(I32, 16)), const(vec(I32, 16), 32))
+    return e.sext(e.sub(unsigned, const(unsigned.type, 32)), vec(I32, 16))
 
 
 Q3_K = QuantType(

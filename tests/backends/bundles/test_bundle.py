@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import ggufc
 import pytest
 from ggufc import InputError
 from ggufc.backends.bundles.bundle import MANIFEST, read_bundle, weight_names
+from ggufc.backends.bundles.manifest import sealed
 from ggufc.backends.bundles.writing import UNFINISHED, write_manifest, written_aside
 from ggufc.backends.host.folders import owned_folder
 
@@ -83,11 +84,11 @@ def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, said: s
 def test_a_definition_of_another_name_is_refused(copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text())
     manifest["architecture"]["name"] = "../../gemma3"
-    (copied / MANIFEST).write_text(json.dumps(manifest))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(InputError, match=r"the bundle has no \.\./\.\./gemma3\.archdef"):
         ggufc.load(copied, "native", threads=1)
     manifest["architecture"] = {"name": "gemma3", "sha256": "0" * 64}
-    (copied / MANIFEST).write_text(json.dumps(manifest))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(InputError, match=r"gemma3.archdef: not the definition that the manifest names"):
         ggufc.load(copied, "native", threads=1)
 
@@ -101,14 +102,14 @@ def test_weights_may_lie_elsewhere(copied: Path, tiny_f32: TinyCase) -> None:
 def test_a_manifest_without_a_part_is_refused(key: str, copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text())
     del manifest[key]
-    (copied / MANIFEST).write_text(json.dumps(manifest))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(InputError, match=key):
         read_bundle(copied)
 
 
 def test_another_format_is_refused(copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text()) | {"format": 99}
-    (copied / MANIFEST).write_text(json.dumps(manifest))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(InputError, match="format 99"):
         read_bundle(copied)
 
@@ -166,6 +167,10 @@ def test_a_writer_replaces_a_bundle_whole(copied: Path) -> None:
         (("weights", 0, "header_bytes"), -1, "header_bytes"),
         (("weights", 0, "header_bytes"), 1 << 60, "header_bytes"),
         (("architecture",), "gemma3", "architecture"),
+        (("vocabulary",), 311, "vocabulary"),
+        (("encoding",), "foo", "encoding is 'foo', wanted bf16 or f32"),
+        (("parameters", "blk.0.attn_k.weight", 1), 64, "the tensor lies at"),
+        (("parameters", "blk.9.attn_k.weight"), [0, 0, 64], "none of the tensors"),
     ],
 )
 def test_a_manifest_with_a_wrong_value_is_refused(
@@ -176,9 +181,42 @@ def test_a_manifest_with_a_wrong_value_is_refused(
     for key in keys[:-1]:
         place = place[key]
     place[keys[-1]] = value
-    (copied / MANIFEST).write_text(json.dumps(manifest))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(InputError, match=f"{said}.*export the model again"):
         ggufc.load(copied, threads=1)
+
+
+def test_a_manifest_without_decode_is_damaged(copied: Path) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    del manifest["entries"]["decode"]
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(InputError, match="entries has no 'decode'"):
+        read_bundle(copied)
+
+
+def test_a_change_that_contradicts_nothing_is_refused(copied: Path) -> None:
+    """Of the context's length, for example, or of a cache's window everywhere: other numbers would come out."""
+    manifest = json.loads((copied / MANIFEST).read_text())
+    (copied / MANIFEST).write_text(json.dumps(manifest | {"context_length": manifest["context_length"] // 2}))
+    with pytest.raises(InputError, match=r"the manifest's sha256 is '.{12}', of what it says .{12}; export"):
+        read_bundle(copied)
+    (copied / MANIFEST).write_text(json.dumps(manifest, indent=7))  # a blank is none
+    assert read_bundle(copied).manifest == manifest
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [([2**31 - 1, 2**31 - 1], "no memory holds"), ([1, 16], "takes other arguments")]
+)
+def test_caches_of_another_shape_everywhere_are_refused(row: list[int], said: str, copied: Path) -> None:
+    manifest = json.loads((copied / MANIFEST).read_text())
+    for entry in manifest["entries"].values():
+        for argument in entry["arguments"][2:]:
+            argument["shape"][1:] = row
+    for cache in manifest["caches"]:
+        cache["row"] = row
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(InputError, match=f"{said}.*export the model again"):
+        ggufc.load(copied, threads=1).prefill([2])
 
 
 def test_a_manifest_nested_without_end_is_refused(copied: Path) -> None:
@@ -196,7 +234,7 @@ def test_caches_that_are_not_the_entries_arguments_are_refused(change: str, copi
         del manifest["caches"][0]
     else:
         cache[change] = [7] if change == "row" else cache[change] + 1
-    (copied / MANIFEST).write_text(json.dumps(manifest))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(InputError, match="damaged: the manifest"):
         read_bundle(copied)
 
@@ -204,8 +242,38 @@ def test_caches_that_are_not_the_entries_arguments_are_refused(change: str, copi
 def test_a_manifest_that_never_ends_is_not_read(copied: Path) -> None:
     (copied / MANIFEST).unlink()
     os.mkfifo(copied / MANIFEST)
-    with pytest.raises(InputError, match="no file of up to"):
+    with pytest.raises(InputError, match="is a pipe or a device, wanted a file"):
         read_bundle(copied)
+
+
+@pytest.mark.parametrize("name", ["model.host.vmfb", "tokenizer.model", "tokenizer_config.json", WEIGHTS])
+def test_a_pipe_in_place_of_a_file_is_refused(name: str, copied: Path) -> None:
+    """At once: opened as files are, it would wait for somebody who writes to it."""
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with pytest.raises(InputError, match=r"is a pipe or a device, wanted a file; |0 bytes, wanted"):
+        ggufc.load(copied, threads=1).tokenizer  # noqa: B018
+
+
+def bomb(config: dict[str, Any]) -> bytes:
+    return json.dumps(config | {"types": [[1, 10**9]]}).encode()
+
+
+def no_token(config: dict[str, Any]) -> bytes:
+    return json.dumps(config | {"specials": config["specials"] | {"bos_id": 10**9}}).encode()
+
+
+@pytest.mark.parametrize("change", [lambda config: b"[" * 100_000, bomb, no_token])
+def test_a_tokenizers_configuration_that_was_written_by_hand(
+    change: Callable[[dict[str, Any]], bytes], copied: Path
+) -> None:
+    """With the sha256 that it now has, so that only its content can tell."""
+    (copied / "tokenizer_config.json").write_bytes(change(json.loads((copied / "tokenizer_config.json").read_text())))
+    manifest = json.loads((copied / MANIFEST).read_text())
+    (copied / MANIFEST).unlink()
+    write_manifest(copied, {key: value for key, value in manifest.items() if key != "files"})
+    with pytest.raises(InputError, match="export the model again"):
+        ggufc.load(copied, threads=1).tokenizer  # noqa: B018
 
 
 def test_a_strangers_folder_is_never_replaced(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ggufc.backends.bundles.bundle import read_bundle
 from ggufc.backends.bundles.check import check_bundle
+from ggufc.backends.bundles.manifest import sealed
 from ggufc.backends.reports.verify import verify
 from ggufc.frontend.errors import InputError
 
@@ -29,6 +30,7 @@ def test_a_whole_bundle_passes(copied: Path) -> None:
     checks = check_bundle(read_bundle(copied))
     assert all(check.ok for check in checks), checks
     assert {check.what for check in checks} >= {"model.host.vmfb", "gemma3.archdef", "f32.gguf", "contents"}
+    assert {check.what: check.said for check in checks if check.said} == {"f32.gguf": "sampled"}
 
 
 def test_every_damaged_file_is_named(copied: Path, tiny_f32: TinyCase) -> None:
@@ -48,31 +50,26 @@ def edit_tensor(manifest: dict[str, Any]) -> None:
     manifest["tensors"]["blk.0.attn_k.weight"]["type"] = "f16"
 
 
-def edit_parameter(manifest: dict[str, Any]) -> None:
-    manifest["parameters"]["blk.2.attn_k.weight"][1] -= 64
-
-
 def edit_entry(manifest: dict[str, Any]) -> None:
-    manifest["entries"]["decode"]["results"][0]["shape"] = [1, 7]
+    manifest["entries"]["decode"]["results"][1]["shape"] = [1, 7]
 
 
 def drop_tensor(manifest: dict[str, Any]) -> None:
-    del manifest["tensors"]["output_norm.weight"]
+    del manifest["tensors"]["output_norm.weight"], manifest["parameters"]["output_norm.weight"]
     del manifest["weights"][0]["fingerprint"]
 
 
-def edit_vocabulary(manifest: dict[str, Any]) -> None:
-    manifest["vocabulary"] += 1
+def edit_context(manifest: dict[str, Any]) -> None:
+    manifest["context_length"] += 1
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (edit_tensor, "tensors 'blk.0.attn_k.weight': 'type': 'f16', the model gives 'f32'"),
-        (edit_parameter, "parameters 'blk.2.attn_k.weight': "),
         (edit_entry, "entries 'decode': 'results': "),
         (drop_tensor, "tensors lack 'output_norm.weight'"),
-        (edit_vocabulary, "vocabulary "),
+        (edit_context, "context_length "),
     ],
 )
 def test_a_manifest_that_says_other_than_the_model_is_refused(
@@ -80,6 +77,6 @@ def test_a_manifest_that_says_other_than_the_model_is_refused(
 ) -> None:
     manifest = json.loads((copied / "manifest.json").read_text())
     change(manifest)
-    (copied / "manifest.json").write_text(json.dumps(manifest))
+    (copied / "manifest.json").write_text(json.dumps(sealed(manifest)))
     found = failed(copied)
     assert list(found) == ["contents"] and f"the manifest's {said}" in found["contents"]

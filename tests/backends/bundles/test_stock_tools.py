@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from ggufc import InputError, UnsupportedError
 from ggufc.backends.bundles.bundle import ARCHIVE, METADATA, Bundle, read_bundle
+from ggufc.backends.bundles.manifest import sealed
 from ggufc.backends.bundles.stock_tools import commands
 from ggufc.backends.reports.llama_cpp import LlamaCpp
 from ggufc.cli import main
@@ -154,7 +155,7 @@ def test_a_wrong_table_is_refused(key: str, value: object, said: str, bundle: Bu
     copy = Path(shutil.copytree(bundle.path, tmp_path / "copy"))
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["tensors"]["token_embd.weight"][key] = value
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    (copy / "manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(ggufc.GgufcError, match=said):
         ggufc.load(copy, "native", threads=1)
 

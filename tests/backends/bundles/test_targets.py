@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from ggufc import InputError, UnsupportedError
 from ggufc.backends.bundles.bundle import MANIFEST, MODULE, PORTABLE, read_bundle
+from ggufc.backends.bundles.manifest import sealed
 from ggufc.backends.host.machine import this_machine
 from ggufc.backends.native.target import PRESETS
 from ggufc.cli import main
@@ -40,7 +41,7 @@ def only(bundle: Path, target: str, place: Path) -> Path:
     copy = Path(shutil.copytree(bundle, place / target, symlinks=True))
     manifest = json.loads((copy / MANIFEST).read_text())
     manifest["targets"] = {target: manifest["targets"][target]}
-    (copy / MANIFEST).write_text(json.dumps(manifest))
+    (copy / MANIFEST).write_text(json.dumps(sealed(manifest)))
     return copy
 
 

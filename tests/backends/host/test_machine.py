@@ -9,6 +9,7 @@ import ggufc
 import pytest
 from ggufc import UnsupportedError
 from ggufc.backends.bundles.bundle import MANIFEST
+from ggufc.backends.bundles.manifest import sealed
 from ggufc.backends.host.machine import best_target, free_memory, machine, this_machine
 from ggufc.backends.native.target import PRESETS, host_target
 
@@ -80,7 +81,7 @@ def test_a_bundle_of_another_machine_is_refused_before_its_code_runs(
     shutil.copytree(tiny_f32.bundle.path, folder, symlinks=True)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["targets"]["host"] |= change
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    (folder / MANIFEST).write_text(json.dumps(sealed(manifest)))
     with pytest.raises(UnsupportedError, match=r"compiled for host \(this machine lacks"):
         ggufc.load(folder, threads=1)
 

@@ -139,6 +139,11 @@ def test_add_and_mul() -> None:
     close(rule("mul", a, b), a * b)
 
 
+def test_a_row_without_a_finite_maximum_has_no_argmax() -> None:
+    rows = np.array([[1, 3, 3], [np.nan, 1, 2], [0, np.inf, 1], [-np.inf, -np.inf, 0], [-np.inf] * 3], np.float32)
+    np.testing.assert_array_equal(rule("argmax", rows), [1, -1, -1, 2, -1])
+
+
 def test_last_row_is_a_row() -> None:
     x = normal(3, 2, 4)
     np.testing.assert_array_equal(rule("last_row", x), x[2:])

@@ -32,7 +32,16 @@ def test_of_equals_the_first(target: Target, rows: int, count: int, values: int,
 @each_target
 @pytest.mark.parametrize(
     ("row", "wanted"),
-    [([-np.inf] * 40, 0), ([np.nan, 1.0, 2.0], 2), ([np.nan] * 70, 0), ([-1.0, -np.inf], 0), ([0.0, np.inf, 5.0], 1)],
+    [
+        ([-np.inf] * 40, -1),
+        ([np.nan, 1.0, 2.0], -1),
+        ([np.nan] * 700, -1),
+        ([*range(600), np.nan, *range(2000)], -1),
+        ([-1.0, -np.inf], 0),
+        ([0.0, np.inf, 5.0], -1),
+        ([1.0, -np.inf] * 400 + [2.0], 800),
+    ],
 )
 def test_infinities_and_no_numbers(target: Target, row: list[float], wanted: int) -> None:
+    """What no choice can be made from has the number -1, wherever it stands; -inf is a token that is ruled out."""
     assert argmax(np.array([row], np.float32), target)[0] == wanted

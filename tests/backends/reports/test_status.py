@@ -16,6 +16,7 @@ from ggufc.graph.model import open_model
 
 from ...splitting import split_model
 from ...stores import put_hugging_face, put_ollama
+from ..conftest import TinyCase
 
 
 @pytest.fixture
@@ -74,6 +75,21 @@ def test_what_cannot_be_used_is_listed_with_the_error_that_using_it_gives(
     with pytest.raises(InputError) as caught:
         find("broken")
     assert str(caught.value) == broken["broken"]
+
+
+def test_a_bundle_is_no_worse_for_a_broken_definition(
+    found: dict[str, Any], tiny_f32: TinyCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It holds its own, and runs; a model of the architecture doesn't."""
+    (tmp_path / "definitions" / "gemma3.archdef").write_text("arch gemma3\nkind decodr\n")
+    shutil.copytree(tiny_f32.bundle.path, tmp_path / "here" / "exported", symlinks=True)
+    models = {model["name"]: model for model in status()["models"]}
+    assert "gemma3.archdef:2:6: " in models["own.gguf"]["error"]
+    assert "error" not in models["exported/"]
+    said = {
+        line.split()[0]: "can't be run" in line for line in CliRunner().invoke(main, ["status"]).stdout.splitlines()
+    }
+    assert (said["own.gguf"], said["exported/"]) == (True, False)
 
 
 def test_architectures_have_origin_and_sha256(found: dict[str, Any], tiny_gemma3_path: Path) -> None:

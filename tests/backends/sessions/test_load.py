@@ -97,6 +97,21 @@ def test_a_bundle_is_lowered_by_its_own_definition(
     assert (own.source, own.text) == (str(tiny_f32.bundle.path / "gemma3.archdef"), tiny_f32.model.definition.text)
 
 
+@pytest.mark.parametrize("name", ["model.mlir", "gemma3.archdef"])
+def test_a_bundle_with_a_cut_file_is_refused_though_nobody_reads_it(
+    name: str, tiny_f32: TinyCase, tmp_path: Path
+) -> None:
+    """The compiled module runs without either: one that is gone is none that was cut."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(tiny_f32.bundle.path, folder, symlinks=True)
+    raw = (folder / name).read_bytes()
+    (folder / name).write_bytes(raw[:-1])
+    with pytest.raises(InputError, match=rf"/{name}: not the file that was exported: {len(raw) - 1} bytes, wanted"):
+        ggufc.load(folder, threads=1)
+    (folder / name).unlink()
+    assert ggufc.load(folder, threads=1).prefill([2]).shape == (tiny_f32.model.vocabulary,)
+
+
 def test_a_bundle_moved_away_from_its_weights_is_still_measured(tiny_f32: TinyCase, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     shutil.copytree(tiny_f32.bundle.path, folder, symlinks=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ggufc.backends.sessions.sampling import Sampling, candidates, penalised, sample
-from ggufc.frontend.errors import InputError
+from ggufc.frontend.errors import DamagedModelError, InputError
 
 ANY = Sampling(temperature=1.0)
 
@@ -171,3 +171,17 @@ def test_the_penalty_reads_the_tokens_so_far() -> None:
     logits = np.array([1.0, 1.1, -3.0], np.float32)
     assert sample(logits, Sampling(repeat_penalty=2.0), np.random.default_rng(0), [1]) == 0
     assert sample(logits, Sampling(repeat_penalty=2.0, repeat_last_n=1), np.random.default_rng(0), [1, 2]) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"repeat_penalty": 2.0},
+        *({"temperature": 1} | more for more in ({}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1})),
+    ],
+)
+@pytest.mark.parametrize("logits", [[math.nan] * 5, [1, math.nan, 2], [0, math.inf, 1], [-math.inf] * 3])
+def test_logits_without_a_choice_are_refused(logits: list[float], settings: dict[str, Any]) -> None:
+    with pytest.raises(DamagedModelError, match="the model's logits are no finite numbers: its weights"):
+        sample(np.array(logits, np.float32), Sampling(**settings), np.random.default_rng(0), [0])
