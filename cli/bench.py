@@ -7,16 +7,17 @@ from typing import Any
 import click
 
 from ..backends.host.cores import MOST_THREADS
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, shown
 from .options import (
     PATH,
+    Whole,
     against_option,
     backend_option,
     common_options,
     optional_model_argument,
     weights_option,
 )
-from .output import print_columns, print_json, stream_text, tell
+from .output import print_columns, print_json, stream_text, tell, write_file
 from .progress import Progress
 
 EVERY_TYPE = "all"
@@ -30,7 +31,7 @@ def _numbers(low: int, high: int = 2**31 - 1) -> Callable[[click.Context, click.
         for word in (word.strip() for line in given for word in line.split(",")):
             number = int(word) if word.isascii() and word.isdigit() and len(word) <= 10 else -1
             if not low <= number <= high:
-                raise click.BadParameter(f"{word!r}: wanted whole numbers from {low}, such as 1,2", ctx, parameter)
+                raise click.BadParameter(f"{shown(word)}: wanted whole numbers from {low} to {high}", ctx, parameter)
             found[number] = None
         return list(found)
 
@@ -55,9 +56,7 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
 @_numbers_option("-n", "--tokens", low=1, default=["128"], text="Numbers of tokens to decode.")
 @_numbers_option("--depth", "depths", low=0, text="Tokens before the first that is decoded; default: each prompt.")
 @_numbers_option("--threads", low=1, high=MOST_THREADS, text="Workers; default: one per core.")
-@click.option(
-    "-r", "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds; medians are shown."
-)
+@click.option("-r", "--rounds", type=Whole(min=1), default=5, show_default=True, help="Rounds; medians are shown.")
 @click.option("--ops", is_flag=True, help="Show where the time goes, by operations of the native backend.")
 @click.option(
     "--types",
@@ -142,7 +141,7 @@ def bench(
     else:
         _print_report(report)
     if drawing is not None:
-        drawing.write_text(plot(report), "utf-8")
+        write_file(drawing, plot(report))
 
 
 def _print_report(report: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from ..frontend.errors import InputError
 from .options import PATH, TEXT, model_argument, template_options
 from .output import print_json, print_table
 from .progress import Progress
-from .prompts import decoded
+from .prompts import read_text
 from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def decide(
     if given and rating:
         raise InputError("give one of --option and --rating")
     options = given or (_range(rating) if rating else YES_NO)
-    material = decoded(material_file.read_bytes(), str(material_file)) if material_file else ""
+    material = read_text(material_file) if material_file else ""
     session = opener.open(model)
     tell_notes(session.tokenizer)
     if session.facts.labels and (given or rating):
