@@ -49,7 +49,6 @@ def inspect(
              ggufc inspect gemma.gguf --html gemma.html
     """
     from ..backends.bundles.source import located, lowered
-    from ..backends.bundles.writing import writing
     from ..backends.caches import chosen_kv
     from ..backends.host.cores import usable_cores
     from ..backends.reports.inspect import describe, entry_graph
