@@ -86,6 +86,7 @@ def export(
              ggufc export gemma.gguf -o gemma/ --target x86-64-v3 --target aarch64-linux-gnu:+dotprod
              ggufc export gemma.gguf -o int8/ --weights int8 --keep token_embd.weight
     """
+    from ..backends.bundles.bundle import MANIFEST
     from ..backends.bundles.export import export as write
     from ..backends.bundles.stock_tools import commands
 
@@ -116,7 +117,8 @@ def export(
         "architecture": manifest["architecture"]["name"],
         "targets": list(manifest["targets"]),
         "kv": manifest["kv"],
-        "files": {name: entry["size"] for name, entry in manifest["files"].items()},
+        "files": {MANIFEST: (bundle.path / MANIFEST).stat().st_size}
+        | {name: entry["size"] for name, entry in manifest["files"].items()},
         "weights": manifest["weights"],
         "encoding": weights,
         "commands": commands(bundle) if bundle.has_archive else {},

@@ -56,6 +56,9 @@ def written_aside(path: Path) -> Iterator[Path]:
 def _check_replaceable(path: Path) -> None:
     """Nothing is replaced but an empty folder, and a bundle with nothing of the user's own in it."""
     if not os.path.lexists(path):
+        above = next(parent for parent in path.parents if os.path.lexists(parent))
+        if not above.is_dir():
+            raise InputError(f"{path}: {above} is no folder; choose another place")
         return
     if not path.is_dir():
         raise InputError(f"{path}: exists and is no folder; choose another place")
