@@ -108,6 +108,8 @@ def export(
             progress=progress,
         )
     manifest = bundle.manifest
+    if copy_weights and bundle.has_archive:
+        tell(f"--copy-weights adds nothing to --weights {weights}: the bundle holds {bundle.weight_files[0]} anyway")
     said = manifest["tokenizer"]
     missing = [f"ids instead of text: {without_advice(said['missing'])}"] if "missing" in said else []
     for note in (*said.get("notes", ()), *missing):

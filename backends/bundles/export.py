@@ -68,7 +68,8 @@ def export(
         weights: `gguf`; or put all of them into one archive in the bundle that IREE's own tools load, as they are
             (`irpa`), or with the matrices encoded anew (`f32`, `bf16`, or `int8` with a scale for each row).
         keep: patterns of the names of matrices that aren't encoded anew, such as `token_embd*`.
-        copy_weights: put the file itself into the bundle, so that it can be moved alone.
+        copy_weights: put the file itself into the bundle, so that it can be moved alone, as one with an archive can
+            anyway.
         archdefs: directories of definitions that go before the shipped ones.
         flags: more flags for `iree-compile`, which begin with `--iree-`.
         layers: for debugging, cut the model short behind so many layers; what stands behind the last one stays.
