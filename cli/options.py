@@ -66,7 +66,7 @@ class Whole(click.IntRange):
     """A whole number within bounds, in plain digits."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not _WHOLE.fullmatch(value):
+        if not _WHOLE.fullmatch(str(value)):
             self.fail(f"{shown(value)}: wanted a whole number", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -75,12 +75,9 @@ class Real(click.FloatRange):
     """A number within bounds, in plain digits: neither NaN nor infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = value
-        if isinstance(value, str):
-            found = float(value) if _REAL.fullmatch(value) else math.nan
-        if not math.isfinite(found):
+        if not _REAL.fullmatch(str(value)) or not math.isfinite(float(value)):
             self.fail(f"{shown(value)}: wanted a finite number", param, ctx)
-        return super().convert(found, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 PATH = _Path(path_type=Path)

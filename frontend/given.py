@@ -6,15 +6,16 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 MOST_DEPTH = 100
 """Lists and objects within one another; a tool's schema has a dozen."""
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path) -> Iterator[BufferedReader]:
     """A regular file, opened to be read. A pipe, which might never be written to, and a device, which might never end,
     are none.
 
