@@ -14,6 +14,7 @@ from .options import (
     against_option,
     backend_option,
     common_options,
+    kv_option,
     optional_model_argument,
     weights_option,
 )
@@ -67,6 +68,7 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
 )
 @click.option("--plot", "drawing", type=PATH, metavar="FILE.svg", help="Draw it beside what the memory allows.")
 @backend_option
+@kv_option
 @against_option
 @weights_option
 @common_options
@@ -81,6 +83,7 @@ def bench(
     types: str | None,
     drawing: Path | None,
     backend: str,
+    kv: str | None,
     against: str | None,
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
@@ -93,6 +96,7 @@ def bench(
              ggufc bench gemma/ --threads 1,2 --against llama.cpp
              ggufc bench gemma/ -p 32,512 --depth 0,512 --plot speed.svg
              ggufc bench gemma/ -n 16 --ops
+             ggufc bench gemma.gguf --kv q8_0
              ggufc bench --types q4_k --threads 1
     """
     if model is None and (types is None or ops or drawing):
@@ -112,6 +116,7 @@ def bench(
                 depths=depths,
                 threads=threads,
                 backend=backend,
+                kv=kv,
                 llama_cpp=against is not None,
                 rounds=rounds,
                 weights=weights_file,
@@ -127,6 +132,7 @@ def bench(
                 depth=(depths or prompt_tokens)[0],
                 threads=threads,
                 runs=rounds,
+                kv=kv,
                 weights=weights_file,
                 archdefs=archdefs,
                 progress=progress,

@@ -17,7 +17,7 @@ from ..frontend.given import parse_json, read_file
 from ..frontend.models import stored_model
 from ..frontend.near import nearest
 from .interrupts import interrupts
-from .options import TEXT, Whole, model_argument, sampling_options, stop_option, template_options
+from .options import TEXT, Whole, kv_option, model_argument, sampling_options, stop_option, template_options
 from .output import print_table, printable, stream_text, write_file
 from .prompts import MOST_BYTES
 from .sessions import Opener, session_options, tell_notes
@@ -49,6 +49,7 @@ quotes, up to the next three. A line that begins with a space is no command.
 @click.option("-n", "--tokens", type=Whole(min=1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
 @stop_option
+@kv_option
 @session_options
 def chat(
     model: Path,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import InputError
-from .options import PATH, TEXT, model_argument, template_options
+from .options import PATH, TEXT, kv_option, model_argument, template_options
 from .output import print_json, print_table
 from .progress import Progress
 from .prompts import read_text
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--rating", metavar="LOW-HIGH", help="Answers are the whole numbers of a range, such as 1-5.")
 @click.option("-f", "--file", "material_file", type=PATH, metavar="FILE", help="What the question is about.")
 @template_options
+@kv_option
 @session_options
 def decide(
     model: Path,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..frontend.errors import InputError, UnsupportedError
-from .options import PATH, TEXT, model_argument, sampling_options, stop_option, tokens_option
+from .options import PATH, TEXT, kv_option, model_argument, sampling_options, stop_option, tokens_option
 from .output import print_json, stream_text, tell
 from .progress import Progress
 from .prompts import parse_ids, read_standard_input, read_text, without_advice
@@ -25,6 +25,7 @@ from .sessions import Opener, session_options, tell_notes
 @sampling_options()
 @stop_option
 @click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
+@kv_option
 @session_options
 def run(
     model: Path,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.models import find_model
-from .options import TEXT, Real, Whole, model_argument, template_options
+from .options import TEXT, Real, Whole, kv_option, model_argument, template_options
 from .output import print_json, printable, tell
 from .sessions import Opener, session_options, tell_notes
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="How long answers may still take when the server is stopped.",
 )
 @template_options
+@kv_option
 @session_options
 def serve(
     model: Path,
