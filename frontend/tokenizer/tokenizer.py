@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import InputError
+from ..errors import InputError, shown
 from ..given import parse_json, read_file
 from .families import Family, Saved, family_class, family_of
 from .partition import Partition
@@ -162,7 +163,7 @@ class Tokenizer:
         `whole` one, BOS and EOS around it go, and the spaces that encoding put in.
 
         Raises:
-            ValueError: an id is outside the vocabulary.
+            InputError: an id is none of the vocabulary.
         """
         if whole:
             return self._decode_whole(list(ids), render_special)
@@ -186,7 +187,7 @@ class Tokenizer:
         """The bytes of one token, a control token's text included; they need not be whole characters.
 
         Raises:
-            ValueError: as `decode`.
+            InputError: as `decode`.
         """
         return self._piece(token, True)
 
@@ -196,8 +197,8 @@ class Tokenizer:
 
     def _piece(self, token: int, render_special: bool) -> bytes:
         """The bytes of a token, which need not be whole characters."""
-        if not 0 <= token < self.vocab_size:
-            raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        if not isinstance(token, Integral) or not 0 <= token < self.vocab_size:
+            raise InputError(f"token {shown(token)} is outside the vocabulary of {self.vocab_size}")
         match self._types[token]:
             case TokenType.NORMAL:
                 return self._family.unescape(self._family.text(token))
@@ -237,7 +238,7 @@ class TokenStream:
         """The characters that this id completes, "" while one is unfinished.
 
         Raises:
-            ValueError: as `Tokenizer.decode`.
+            InputError: as `Tokenizer.decode`.
         """
         return self._decoder.decode(self._tokenizer._piece(token, self._render_special))
 
