@@ -7,16 +7,18 @@ from typing import Any
 import click
 
 from ..backends.host.cores import MOST_THREADS
-from ..frontend.errors import InputError
+from ..frontend.errors import InputError, shown
 from .options import (
     PATH,
+    Whole,
     against_option,
     backend_option,
     common_options,
+    kv_option,
     optional_model_argument,
     weights_option,
 )
-from .output import print_columns, print_json, stream_text, tell
+from .output import print_columns, print_json, stream_text, tell, write_file
 from .progress import Progress
 
 EVERY_TYPE = "all"
@@ -30,7 +32,7 @@ def _numbers(low: int, high: int = 2**31 - 1) -> Callable[[click.Context, click.
         for word in (word.strip() for line in given for word in line.split(",")):
             number = int(word) if word.isascii() and word.isdigit() and len(word) <= 10 else -1
             if not low <= number <= high:
-                raise click.BadParameter(f"{word!r}: wanted whole numbers from {low}, such as 1,2", ctx, parameter)
+                raise click.BadParameter(f"{shown(word)}: wanted whole numbers from {low} to {high}", ctx, parameter)
             found[number] = None
         return list(found)
 
@@ -55,9 +57,7 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
 @_numbers_option("-n", "--tokens", low=1, default=["128"], text="Numbers of tokens to decode.")
 @_numbers_option("--depth", "depths", low=0, text="Tokens before the first that is decoded; default: each prompt.")
 @_numbers_option("--threads", low=1, high=MOST_THREADS, text="Workers; default: one per core.")
-@click.option(
-    "-r", "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds; medians are shown."
-)
+@click.option("-r", "--rounds", type=Whole(min=1), default=5, show_default=True, help="Rounds; medians are shown.")
 @click.option("--ops", is_flag=True, help="Show where the time goes, by operations of the native backend.")
 @click.option(
     "--types",
@@ -68,6 +68,7 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
 )
 @click.option("--plot", "drawing", type=PATH, metavar="FILE.svg", help="Draw it beside what the memory allows.")
 @backend_option
+@kv_option
 @against_option
 @weights_option
 @common_options
@@ -82,6 +83,7 @@ def bench(
     types: str | None,
     drawing: Path | None,
     backend: str,
+    kv: str | None,
     against: str | None,
     weights_file: Path | None,
     archdefs: tuple[Path, ...],
@@ -94,6 +96,7 @@ def bench(
              ggufc bench gemma/ --threads 1,2 --against llama.cpp
              ggufc bench gemma/ -p 32,512 --depth 0,512 --plot speed.svg
              ggufc bench gemma/ -n 16 --ops
+             ggufc bench gemma.gguf --kv q8_0
              ggufc bench --types q4_k --threads 1
     """
     if model is None and (types is None or ops or drawing):
@@ -113,6 +116,7 @@ def bench(
                 depths=depths,
                 threads=threads,
                 backend=backend,
+                kv=kv,
                 llama_cpp=against is not None,
                 rounds=rounds,
                 weights=weights_file,
@@ -128,6 +132,7 @@ def bench(
                 depth=(depths or prompt_tokens)[0],
                 threads=threads,
                 runs=rounds,
+                kv=kv,
                 weights=weights_file,
                 archdefs=archdefs,
                 progress=progress,
@@ -142,7 +147,7 @@ def bench(
     else:
         _print_report(report)
     if drawing is not None:
-        drawing.write_text(plot(report), "utf-8")
+        write_file(drawing, plot(report))
 
 
 def _print_report(report: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """`ggufc chat`."""
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import GgufcError, InputError
+from ..frontend.given import parse_json, read_file
 from ..frontend.models import stored_model
 from ..frontend.near import nearest
 from .interrupts import interrupts
-from .options import TEXT, model_argument, sampling_options, stop_option, template_options
-from .output import print_table, printable, stream_text
+from .options import TEXT, Whole, kv_option, model_argument, sampling_options, stop_option, template_options
+from .output import print_table, printable, stream_text, write_file
+from .prompts import MOST_BYTES
 from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ quotes, up to the next three. A line that begins with a space is no command.
 @model_argument
 @click.option("--system", type=TEXT, metavar="TEXT", help="The system prompt.")
 @template_options
-@click.option("-n", "--tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
+@click.option("-n", "--tokens", type=Whole(min=1), metavar="N", help="Most tokens of an answer.")
 @sampling_options(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
 @stop_option
+@kv_option
 @session_options
 def chat(
     model: Path,
@@ -168,26 +170,16 @@ class _Room:
     def _save(self, name: str) -> None:
         path = _named(name, "save")
         saved = {"model": self._model, "messages": self._talk.messages}
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            aside.write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
-            aside.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
-            raise InputError(f"{path}: {error.strerror}") from None
+        write_file(path, json.dumps(saved, indent=1, ensure_ascii=False) + "\n")
         click.echo(f"{len(self._talk.messages)} messages in {printable(str(path))}", err=True)
 
     def _load(self, name: str) -> None:
         path = _named(name, "load")
         try:
-            with path.open("rb") as file:
-                raw = file.read(MOST_SAVED + 1)
+            saved = parse_json(read_file(path, MOST_SAVED))
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from None
-        try:
-            saved = json.loads(raw) if len(raw) <= MOST_SAVED else None
-        except (ValueError, RecursionError):
+        except ValueError:
             saved = None
         if not isinstance(saved, dict) or not isinstance(saved.get("messages"), list):
             raise InputError(f"{path}: no conversation that /save wrote")
@@ -270,7 +262,10 @@ def _turn(first: str) -> str:
 
 def _piped() -> Iterator[str]:
     """Lines of standard input."""
-    for number, raw in enumerate(sys.stdin.buffer, 1):
+    lines = iter(lambda: sys.stdin.buffer.readline(MOST_BYTES + 1), b"")
+    for number, raw in enumerate(lines, 1):
+        if len(raw) > MOST_BYTES:
+            raise InputError(f"standard input: line {number} is longer than {MOST_BYTES} bytes; give shorter ones")
         try:
             yield raw.decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import InputError
-from .options import PATH, TEXT, model_argument, template_options
+from .options import PATH, TEXT, kv_option, model_argument, template_options
 from .output import print_json, print_table
 from .progress import Progress
-from .prompts import decoded
+from .prompts import read_text
 from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--rating", metavar="LOW-HIGH", help="Answers are the whole numbers of a range, such as 1-5.")
 @click.option("-f", "--file", "material_file", type=PATH, metavar="FILE", help="What the question is about.")
 @template_options
+@kv_option
 @session_options
 def decide(
     model: Path,
@@ -55,7 +56,7 @@ def decide(
     if given and rating:
         raise InputError("give one of --option and --rating")
     options = given or (_range(rating) if rating else YES_NO)
-    material = decoded(material_file.read_bytes(), str(material_file)) if material_file else ""
+    material = read_text(material_file) if material_file else ""
     session = opener.open(model)
     tell_notes(session.tokenizer)
     if session.facts.labels and (given or rating):

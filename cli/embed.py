@@ -10,7 +10,7 @@ from ..frontend.errors import InputError
 from .options import PATH, TEXT, model_argument
 from .output import print_columns, print_json, stream_text
 from .progress import Progress
-from .prompts import decoded, parse_ids
+from .prompts import parse_ids, read_standard_input, read_text
 from .sessions import Opener, session_options, tell_notes
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def _texts(texts: tuple[str, ...], file: Path | None, enough: bool) -> list[str]
     if texts or enough:
         return list(texts)
     if file is not None:
-        return decoded(file.read_bytes(), str(file)).splitlines()
-    return [] if sys.stdin.isatty() else decoded(sys.stdin.buffer.read(), "standard input").splitlines()
+        return read_text(file).splitlines()
+    return [] if sys.stdin.isatty() else read_standard_input().splitlines()
 
 
 def _print_cosines(found: "list[np.ndarray]", as_json: bool) -> None:

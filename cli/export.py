@@ -95,6 +95,7 @@ def export(
              ggufc export gemma.gguf -o gemma/ --target x86-64-v3 --target aarch64-linux-gnu:+dotprod
              ggufc export gemma.gguf -o int8/ --weights int8 --keep token_embd.weight
     """
+    from ..backends.bundles.bundle import MANIFEST
     from ..backends.bundles.export import export as write
     from ..backends.bundles.stock_tools import commands
 
@@ -117,6 +118,8 @@ def export(
             progress=progress,
         )
     manifest = bundle.manifest
+    if copy_weights and bundle.has_archive:
+        tell(f"--copy-weights adds nothing to --weights {weights}: the bundle holds {bundle.weight_files[0]} anyway")
     said = manifest["tokenizer"]
     missing = [f"ids instead of text: {without_advice(said['missing'])}"] if "missing" in said else []
     for note in (*said.get("notes", ()), *missing):
@@ -127,7 +130,8 @@ def export(
         "targets": list(manifest["targets"]),
         "kv": manifest["kv"],
         "activations": manifest["activations"],
-        "files": {name: entry["size"] for name, entry in manifest["files"].items()},
+        "files": {MANIFEST: (bundle.path / MANIFEST).stat().st_size}
+        | {name: entry["size"] for name, entry in manifest["files"].items()},
         "weights": manifest["weights"],
         "encoding": weights,
         "commands": commands(bundle) if bundle.has_archive else {},

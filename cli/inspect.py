@@ -8,7 +8,7 @@ import click
 
 from ..frontend.errors import InputError
 from .options import PATH, common_options, kv_option, layers_option, model_argument, weights_option
-from .output import parameter_text, print_json, print_table, size_text, stream_text, tell
+from .output import parameter_text, print_json, print_table, size_text, stream_text, tell, write_file
 
 NOTHING_UNREAD = ("not read", "nothing")
 
@@ -48,7 +48,6 @@ def inspect(
              ggufc inspect gemma.gguf --speed
              ggufc inspect gemma.gguf --html gemma.html
     """
-    from ..backends.bundles.bundle import writing
     from ..backends.bundles.source import located, lowered
     from ..backends.caches import chosen_kv
     from ..backends.host.cores import usable_cores
@@ -86,8 +85,7 @@ def inspect(
         found["speed"] = predicted_speed(opened, kv_type, usable_cores(), positions)
     if html:
         shown = "prefill" if found["kind"] == "decoder" else "encode"
-        with writing(html):
-            html.write_text(page(opened, entry_graph(opened, shown, kv_type), found), "utf-8")
+        write_file(html, page(opened, entry_graph(opened, shown, kv_type), found))
         print_json({"html": str(html)}) if as_json else tell(f"wrote {html}")
         return
     if as_json:

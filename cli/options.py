@@ -1,7 +1,8 @@
 """Arguments and options that several commands share."""
 
-import json
+import math
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..backends import BACKENDS
 from ..backends.host.cores import MOST_THREADS
+from ..frontend.errors import shown
+from ..frontend.given import parse_json
+from ..graph.types import CACHE_DTYPES
 
 if TYPE_CHECKING:
     from ..frontend.chat.templates import ChatTemplates
@@ -53,6 +58,28 @@ class _Text(click.types.StringParamType):
         return text
 
 
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_REAL = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?")
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds, in plain digits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not _WHOLE.fullmatch(str(value)):
+            self.fail(f"{shown(value)}: wanted a whole number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Real(click.FloatRange):
+    """A number within bounds, in plain digits: neither NaN nor infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not _REAL.fullmatch(str(value)) or not math.isfinite(float(value)):
+            self.fail(f"{shown(value)}: wanted a finite number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 PATH = _Path(path_type=Path)
 TEXT = _Text()
 debug_option = click.option(
@@ -85,8 +112,8 @@ model_argument = click.argument("model", type=PATH, shell_complete=_complete_mod
 optional_model_argument = click.argument("model", type=PATH, required=False, shell_complete=_complete_model)
 kv_option = click.option(
     "--kv",
-    type=click.Choice(["f32", "f16", "q8_0"]),
-    help="Type of the KV cache; default: f16, and f32 for a model whose matrices are all f32.",
+    type=click.Choice(CACHE_DTYPES),
+    help="Type of the KV cache, which a bundle has already; default: f16, and f32 where all matrices are f32.",
 )
 weights_option = click.option(
     "--weights-file",
@@ -96,21 +123,21 @@ weights_option = click.option(
 )
 layers_option = click.option(
     "--layers",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     help="For debugging: the model cut short behind its first N layers.",
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Workers; default: one per core."
+    "--threads", type=Whole(1, MOST_THREADS), metavar="N", help="Workers; default: one per core."
 )
 backend_option = click.option(
-    "--backend", type=click.Choice(["iree", "native", "xla"]), default="iree", show_default=True, help="What runs it."
+    "--backend", type=click.Choice(BACKENDS), default="iree", show_default=True, help="What runs it."
 )
 against_option = click.option(
     "--against", type=click.Choice(["llama.cpp"]), help="Compare with it too (needs xllamacpp)."
 )
 tokens_option = click.option(
-    "-n", "--tokens", type=click.IntRange(min=0), default=128, show_default=True, help="Most tokens to generate."
+    "-n", "--tokens", type=Whole(min=0), default=128, show_default=True, help="Most tokens to generate."
 )
 stop_option = click.option(
     "--stop", type=TEXT, multiple=True, metavar="TEXT", help="End before this text; may be given several times."
@@ -120,12 +147,12 @@ stop_option = click.option(
 def sampling_options(**defaults: float) -> Callable[[Command], Command]:
     """The options of sampling, by the names of `Sampling`'s fields, with a command's own defaults."""
     words = {
-        "temperature": (float, 0.0, "Above 0 tokens are drawn; 0 takes the likeliest."),
-        "top_k": (int, 0, "Draw from so many of the likeliest tokens; 0: from all."),
-        "top_p": (float, 1.0, "Draw from the likeliest tokens that make up this probability."),
-        "min_p": (float, 0.0, "Draw from tokens with this part of the likeliest one's probability."),
-        "repeat_penalty": (float, 1.0, "Above 1 the last 64 tokens are less likely."),
-        "seed": (int, 0, "The same seed gives the same text."),
+        "temperature": (Real(), 0.0, "Above 0 tokens are drawn; 0 takes the likeliest."),
+        "top_k": (Whole(), 0, "Draw from so many of the likeliest tokens; 0: from all."),
+        "top_p": (Real(), 1.0, "Draw from the likeliest tokens that make up this probability."),
+        "min_p": (Real(), 0.0, "Draw from tokens with this part of the likeliest one's probability."),
+        "repeat_penalty": (Real(), 1.0, "Above 1 the last 64 tokens are less likely."),
+        "seed": (Whole(), 0, "The same seed gives the same text."),
     }
     return options(
         *(
@@ -142,16 +169,23 @@ def sampling_options(**defaults: float) -> Callable[[Command], Command]:
 
 
 def _settings(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE by name; a value is JSON, or text where it is none."""
+    """NAME=VALUE by name; a value is JSON, or text where it is none.
+
+    Raises:
+        InputError: a name is the conversation's.
+    """
+    from ..frontend.chat.templates import check_variables
+
     found: dict[str, Any] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(f"{word!r}: wanted NAME=VALUE, such as enable_thinking=false", ctx)
         try:
-            found[name] = json.loads(value)
+            found[name] = parse_json(value)
         except ValueError:
             found[name] = value
+    check_variables(found)
     return found
 
 

@@ -3,12 +3,17 @@
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import click
+
+from ..frontend.errors import InputError
 
 line_drawn = Event()
 """Set while a line of progress stands on the terminal, which a note takes the place of."""
@@ -52,6 +57,26 @@ def _in_json(value: Any) -> Any:
         case list() | tuple():
             return [_in_json(item) for item in value]
     return value
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: it stands aside until it is.
+
+    Raises:
+        InputError: it can't be written.
+    """
+    place = Path(os.path.realpath(path))
+    is_stream = place.exists() and not place.is_file()  # a pipe or a device, which nothing can take the place of
+    aside = place if is_stream else place.with_name(f".ggufc-{os.getpid()}")
+    try:
+        aside.write_text(text, "utf-8", "replace")
+        if not is_stream:
+            aside.replace(place)
+    except OSError as error:
+        if not is_stream:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+        raise InputError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from ..frontend.errors import InputError, UnsupportedError
-from .options import PATH, TEXT, model_argument, sampling_options, stop_option, tokens_option
+from .options import PATH, TEXT, kv_option, model_argument, sampling_options, stop_option, tokens_option
 from .output import print_json, stream_text, tell
 from .progress import Progress
-from .prompts import decoded, parse_ids, without_advice
+from .prompts import parse_ids, read_standard_input, read_text, without_advice
 from .sessions import Opener, session_options, tell_notes
 
 
@@ -25,6 +25,7 @@ from .sessions import Opener, session_options, tell_notes
 @sampling_options()
 @stop_option
 @click.option("--exact", is_flag=True, help="Backend native: float32 arithmetic on dequantized weights.")
+@kv_option
 @session_options
 def run(
     model: Path,
@@ -91,13 +92,13 @@ def _prompt(text: str | None, file: Path | None, ids: str | None) -> str | list[
     if text is not None:
         return text
     if file is not None:
-        return decoded(file.read_bytes(), str(file))
+        return read_text(file)
     if sys.stdin.isatty():
         raise InputError('no prompt; give one, as in ggufc run MODEL "Once upon a time"')
-    read = sys.stdin.buffer.read()
+    read = read_standard_input()
     if not read:
         raise InputError('no prompt: standard input is empty; give one, as in ggufc run MODEL "Once upon a time"')
-    return decoded(read, "standard input")
+    return read
 
 
 def _tokenizer(session: Any, needed: bool) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.models import find_model
-from .options import TEXT, model_argument, template_options
+from .options import TEXT, Real, Whole, kv_option, model_argument, template_options
 from .output import print_json, printable, tell
 from .sessions import Opener, session_options, tell_notes
 
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 @click.command(short_help="Serve MODEL over HTTP, with OpenAI's routes.")
 @model_argument
 @click.option("--host", type=TEXT, default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port to listen at; 0: a free one."
-)
+@click.option("--port", type=Whole(0, 65535), default=8080, show_default=True, help="Port to listen at; 0: a free one.")
 @click.option("--name", type=TEXT, metavar="NAME", help="What clients call the model; default: its file's name.")
 @click.option(
     "--parallel",
-    type=click.IntRange(1, 256),
+    type=Whole(1, 256),
     default=4,
     show_default=True,
     metavar="N",
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--queue",
-    type=click.IntRange(0, 4096),
+    type=Whole(0, 4096),
     default=64,
     show_default=True,
     metavar="N",
@@ -39,13 +37,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0, 3600),
+    type=Real(0, 3600),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
     help="How long answers may still take when the server is stopped.",
 )
 @template_options
+@kv_option
 @session_options
 def serve(
     model: Path,

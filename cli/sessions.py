@@ -23,6 +23,7 @@ class Opener:
     threads: int | None
     weights_file: Path | None
     archdefs: tuple[Path, ...]
+    kv: str | None = None
 
     def open(self, model: Path, exact: bool = False) -> "Session":
         """A session of a model, loaded under a bar of progress."""
@@ -33,6 +34,7 @@ class Opener:
                 model,
                 self.backend,
                 threads=self.threads,
+                kv=self.kv,
                 exact=exact,
                 weights=self.weights_file,
                 archdefs=self.archdefs,
@@ -41,13 +43,20 @@ class Opener:
 
 
 def session_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of an `Opener`, which the command is given as `opener`, and those of all commands."""
+    """The options of an `Opener`, which the command is given as `opener`, and those of all commands; `kv_option` beside
+    it is the opener's too."""
 
     @wraps(command)
     def run(
-        *, backend: str, threads: int | None, weights_file: Path | None, archdefs: tuple[Path, ...], **given: Any
+        *,
+        backend: str,
+        threads: int | None,
+        weights_file: Path | None,
+        archdefs: tuple[Path, ...],
+        kv: str | None = None,
+        **given: Any,
     ) -> None:
-        command(opener=Opener(backend, threads, weights_file, archdefs), **given)
+        command(opener=Opener(backend, threads, weights_file, archdefs, kv), **given)
 
     return options(backend_option, threads_option, weights_option, common_options)(run)
 

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from ..frontend.errors import UnsupportedError
-from .options import against_option, common_options, model_argument, threads_option, weights_option
+from .options import against_option, common_options, kv_option, model_argument, threads_option, weights_option
 from .output import print_columns, print_json, print_rows, printable, stream_text
 from .progress import Progress
 
 if TYPE_CHECKING:
     from ..backends.bundles.check import Check
-    from ..backends.reports.verify import Row
+    from ..backends.reports.agreement import EmbeddingRow, Row
 
 
 @click.command(short_help="Hold MODEL's executors against each other.")
 @model_argument
 @threads_option
+@kv_option
 @against_option
 @click.option("--layers", is_flag=True, help="Look for the first layer behind which two executors differ.")
 @weights_option
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 def verify(
     model: Path,
     threads: int | None,
+    kv: str | None,
     against: str | None,
     layers: bool,
     weights_file: Path | None,
@@ -44,10 +46,12 @@ def verify(
     1e-3), or 1e-4 and 0.05 for a bundle whose caches are rounded, the fast kernels 4e-4 and 0.05 (15-bit activations),
     llama.cpp 2e-2 and 1 (8-bit activations). `worst` is the largest divergence of any position, its text (of four) and
     position. With --layers, two executors differ behind a layer when they are apart by 2e-2 of the stream's length, by
-    1e-4 where both are exact.
+    1e-4 where both are exact. The same bounds hold for embeddings and the scores of classifiers, llama.cpp's being
+    0.25; of these `cosine` is the least, and `apart` the largest distance as a part of the length.
 
     \b
     Example: ggufc verify gemma/
+             ggufc verify minilm.gguf
              ggufc verify gemma/ --against llama.cpp --json
              ggufc verify gemma/ --layers
     """
@@ -57,6 +61,7 @@ def verify(
         verdict = run_checks(
             model,
             threads=threads,
+            kv=kv,
             llama_cpp=against is not None,
             layers=layers,
             weights=weights_file,
@@ -76,8 +81,7 @@ def verify(
     else:
         if verdict.checks:
             print_rows([(c.what, _judged(c)) for c in verdict.checks])
-        if rows:
-            _print_comparisons(rows)
+        _print_comparisons(rows)
         for name, why in missing.items():
             stream_text(f"{name} is not available: {printable(why)}\n")
     sys.exit(1 if not verdict.ok else UnsupportedError.exit_code if missing else 0)
@@ -89,25 +93,35 @@ def _judged(check: "Check") -> str:
     return f"ok ({check.said})" if check.said else "ok"
 
 
-def _print_comparisons(rows: "Sequence[Row]") -> None:
+def _print_comparisons(rows: "Sequence[Row | EmbeddingRow]") -> None:
     """The pairs of executors, and where they are furthest apart."""
-    print_columns(
-        ("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", "worst", ""),
-        [
-            (
-                r.executor,
-                r.against,
-                f"{r.max_abs:.1e}",
-                f"{r.mean_kl:.1e}",
-                f"{r.top1_agreement:.3f}",
-                r.fed,
-                f"{r.worst_kl:.1e} at {r.worst_text + 1}:{r.worst_position}",
-                "ok" if r.ok else f"FAILED: {r.why}",
-            )
-            for r in rows
-        ],
-    )
+    from ..backends.reports.agreement import Row
+
+    logits = [
+        (
+            *(row.executor, row.against, f"{row.max_abs:.1e}", f"{row.mean_kl:.1e}", f"{row.top1_agreement:.3f}"),
+            *(row.fed, f"{row.worst_kl:.1e} at {row.worst_text + 1}:{row.worst_position}", _passed(row)),
+        )
+        for row in rows
+        if isinstance(row, Row)
+    ]
+    embeddings = [
+        (
+            *(row.executor, row.against, f"{row.max_abs:.1e}", f"{row.cosine:.6f}", f"{row.apart:.1e}"),
+            *(row.fed, f"{row.worst_text + 1}", _passed(row)),
+        )
+        for row in rows
+        if not isinstance(row, Row)
+    ]
+    if logits:
+        print_columns(("executor", "against", "max_abs", "mean_kl", "top1_agreement", "fed", "worst", ""), logits)
+    if embeddings:
+        print_columns(("executor", "against", "max_abs", "cosine", "apart", "fed", "worst", ""), embeddings)
     for row in rows:
         if row.layer_difference is not None:
             first = "no layer differs" if row.first_layer is None else f"the first to differ is layer {row.first_layer}"
             stream_text(f"{row.executor}, {row.against}: {first}; {row.layer_difference:.1e} apart behind the last\n")
+
+
+def _passed(row: "Row | EmbeddingRow") -> str:
+    return "ok" if row.ok else f"FAILED: {row.why}"

@@ -52,7 +52,14 @@ OPERATIONS: dict[str, Signature] = {
     s.name: s
     for s in (
         Signature("embed", ("tokens",), ("table",), doc="rows of the table, one for each token id"),
-        Signature("linear", ("x",), ("weight",), ("bias",), shaped=True, doc="x W^T (+ bias), reshaped to `[...]`"),
+        Signature(
+            "linear",
+            ("x",),
+            ("weight",),
+            ("bias",),
+            shaped=True,
+            doc="x W^T (+ bias), x being flattened, the product reshaped to `[shape]`",
+        ),
         Signature(
             "rms_norm",
             ("x",),
@@ -106,7 +113,12 @@ OPERATIONS: dict[str, Signature] = {
         ),
         Signature("half", ("x",), attributes=(Attribute("number", "whole"),), doc="half 0 or 1 of the last axis"),
         Signature(
-            "gain", ("x",), (), ("weight",), vanishes=True, doc="x * weight, for a weight of one element or a row"
+            "gain",
+            ("x",),
+            (),
+            ("weight",),
+            vanishes=True,
+            doc="x * weight, for a weight of one element or of the last axes",
         ),
         Signature(
             "add_row",
@@ -129,10 +141,20 @@ OPERATIONS: dict[str, Signature] = {
             attributes=(Attribute("normalize", "whole", default=1), Attribute("by", default=1.0)),
             doc="softmax over all logits at the chosen experts, made to sum to 1 unless `normalize` is 0, times `by`",
         ),
-        Signature("expert_linear", ("x", "experts"), ("weight",), doc="x W^T with the matrix of each chosen expert"),
+        Signature(
+            "expert_linear",
+            ("x", "experts"),
+            ("weight",),
+            doc="x W^T with the matrix of each chosen expert, for one x or one of each",
+        ),
         Signature("expert_gain", ("x", "experts"), (), ("weight",), vanishes=True, doc="x times each expert's number"),
         Signature("mix", ("x", "weights"), doc="sum over the chosen experts of weight times x"),
-        Signature("short_conv", ("x",), ("kernel",), doc="causal depthwise convolution over positions, state carried"),
+        Signature(
+            "short_conv",
+            ("x",),
+            ("kernel",),
+            doc="causal depthwise convolution over positions, state carried; the last tap is the row's own",
+        ),
         Signature(
             "pool", ("x",), attributes=(Attribute("kind", "whole"),), doc="rows to one: 0 none, 1 mean, 2 first, 3 last"
         ),

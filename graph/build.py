@@ -230,7 +230,7 @@ class _Builder:
         for expression in step.shape:
             dim = self._whole(expression, scope, where)
             if not isinstance(dim, int) or not 0 < dim <= MAX_WHOLE:
-                raise where.error(f"a dimension of the shape is {dim!r}, wanted a whole number above 0")
+                raise where.error(f"a dimension of the shape is {dim!r}, wanted a whole number from 1 to {MAX_WHOLE}")
             dims.append(dim)
         return tuple(dims)
 

@@ -117,7 +117,8 @@ def lower_model(
     embedding = build(definition, hyperparameters, file.tensors, str(path), embedding=True).graph if pooled else None
     context = file.metadata_value(f"{architecture}.context_length", int)
     if not 0 < context < 2**31:
-        raise InputError(f"{path}: key {quoted(f'{architecture}.context_length')} is {context}, wanted above 0")
+        key = quoted(f"{architecture}.context_length")
+        raise InputError(f"{path}: key {key} is {context}, wanted 1 to {2**31 - 1}")
     embedding = built.graph if definition.kind == "encoder" else embedding
     model = Model(file, definition, hyperparameters, built.graph, embedding, context, built.unread)
     if all_read:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from .ir import Attribute, Op, Operand, Value, Weight
-from .types import VALUE_DTYPES, TensorType
+from .types import CACHE_DTYPES, VALUE_DTYPES, TensorType
 
 WEIGHT_TYPES = (
     *("f32", "f16", "bf16"),
@@ -24,8 +24,6 @@ OWN_TYPES = ("int8",)
 
 GATES = ("gelu", "silu", "relu", "tanh")
 """Operations on elements that `glu` can gate with."""
-CACHE_DTYPES = ("f32", "f16", "q8_0")
-"""Element types of KV caches."""
 _CACHE_WANTED = f"{', '.join(CACHE_DTYPES[:-1])} or {CACHE_DTYPES[-1]}"
 
 

@@ -6,7 +6,9 @@ from math import prod
 Dim = int | str
 """A size, or the name of one that is known when the program runs: `T` tokens in a call, `S` rows of a cache."""
 
-VALUE_DTYPES = ("f32", "f16", "q8_0", "i32")
+CACHE_DTYPES = ("f32", "f16", "q8_0")
+"""Element types of KV caches."""
+VALUE_DTYPES = (*CACHE_DTYPES, "i32")
 """Element types of values; f16 and q8_0 are those of caches alone."""
 
 

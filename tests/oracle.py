@@ -31,7 +31,6 @@ Floats = npt.NDArray[np.float32]
 
 
 _MORE: dict[str, Signature] = {
-    "llama_model_n_cls_out": (ctypes.c_uint32, (HANDLE,)),
     "llama_vocab_is_eog": (FLAG, (HANDLE, INT)),
     "llama_tokenize": (INT, (HANDLE, ctypes.c_char_p, INT, HANDLE, INT, FLAG, FLAG)),
     "llama_detokenize": (INT, (HANDLE, HANDLE, INT, ctypes.c_char_p, INT, FLAG, FLAG)),

@@ -1,6 +1,7 @@
 """The reference of the archdef language says what the parser does: its example runs, its tables are the parser's."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import ggufc
@@ -12,10 +13,12 @@ from ggufc.frontend.archdef.line import MAX_LINE, MAX_NAME
 from ggufc.frontend.archdef.parser import parse
 from ggufc.frontend.archdef.tree import SELECTORS
 from ggufc.frontend.operations import FUNCTIONS, OPERATIONS, WHOLE, Attribute, Signature
-from ggufc.graph import build
+from ggufc.graph import build, ir
+from ggufc.graph.ir import Value, Weight
 from ggufc.graph.model import open_model
-from ggufc.graph.ops import DOMAINS
+from ggufc.graph.ops import DOMAINS, MATRIX_READERS, OPS, infer
 from ggufc.graph.report import report
+from ggufc.graph.types import TensorType
 
 from .tiny_models import tiny_llama
 
@@ -86,7 +89,58 @@ def attribute(given: Attribute) -> str:
 
 def test_the_table_of_operations_is_the_parsers() -> None:
     wanted = [[f"`{s.name}`", *arguments(s), s.doc] for s in OPERATIONS.values()]
-    assert table("operation") == wanted
+    assert [[*row[:4], row[5]] for row in table("operation")] == wanted
+
+
+SIZES = {"heads": 4, "kv_heads": 2, "d": 8, "e": 6, "dims": 4, "n": 12, "m": 10, "k": 2, "experts": 5, "taps": 3}
+SIZES |= {"ids": 9, "rows": 7, "1": 1, "dims / 2": 2, "n / 2": 6}
+ANY, SHAPE = (3, 4), (2, 5)  # of n and of m elements
+SAMPLE: dict[str, ir.Attribute] = {"style": "neox", "base": 10000.0, "dims": SIZES["dims"], "k": SIZES["k"], "start": 2}
+
+
+def alternatives(shape: str) -> list[tuple[int, ...]]:
+    """What a shape of the table means with these sizes."""
+    found: list[tuple[int, ...]] = []
+    for one in shape.split(" or "):
+        axes = one.strip("[]").split(", ")
+        if one in ("x", "id", "[shape]"):
+            found.append({"x": ANY, "id": (), "[shape]": SHAPE}[one])
+        else:
+            leading = [(), (3,), (2, 3)] if axes[0] == "..." else [()]
+            found += [(*first, *(SIZES[axis] for axis in axes if axis != "...")) for first in leading]
+    return found
+
+
+@pytest.mark.parametrize("row", [row for row in table("operation") if row[0] != "`copy`"], ids=lambda row: row[0])
+def test_the_shapes_of_an_operation_are_those_of_its_rule(row: list[str]) -> None:
+    signature = OPERATIONS[row[0].strip("`")]
+    taken, given = row[4].strip("`").split(" → ")
+    shapes = [alternatives(shape) for shape in re.findall(r"(?:[a-z]+|\[[^]]*\])(?: or \[[^]]*\])*", taken)]
+    names = [*signature.values, *signature.all_tensors]
+    assert len(shapes) == len(names)
+    for combination in product(*shapes):
+        values = [
+            Value(name, TensorType("i32" if name in ("tokens", "experts") else "f32", ("T", *shape)))
+            for name, shape in zip(signature.values, combination, strict=False)
+        ]
+        tensors = [
+            Weight(f"{n}.weight", TensorType("f32", shape)) for n, shape in enumerate(combination[len(values) :])
+        ]
+        # axes before the last are those of what is given
+        results = [(*combination[0][:-1], SIZES[given[6:-1]])] if given.startswith("[..., ") else alternatives(given)
+        for wanted in results:
+            attributes = {name: SAMPLE.get(name, 1) for name in OPS[signature.name].attributes}
+            attributes |= {"shape": wanted} if "shape" in attributes else {}
+            bias = tensors[1:] if signature.name == "linear" else []
+            found = infer(signature.name, (*values, *tensors[: len(tensors) - len(bias)]), attributes)
+            for weight in bias:
+                found = infer("bias", (Value("product", found), weight), {})
+            assert found.shape[1:] == wanted
+
+
+def test_the_operations_with_matrices_of_any_type_are_those_of_the_rules() -> None:
+    (found,) = re.findall(r"^.*The tensors of (.*) may have any type", TEXT, re.MULTILINE)
+    assert set(quoted([found])) == OPERATIONS.keys() & MATRIX_READERS
 
 
 def test_the_table_of_selectors_is_the_parsers() -> None:

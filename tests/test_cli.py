@@ -46,7 +46,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_gemma3_path: Path) -> 
     folder = tmp_path_factory.mktemp("bundles") / "gemma3"
     done = ggufc("export", tiny_gemma3_path, "-o", folder, "--json")
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["architecture"] == "gemma3"
+    made = json.loads(done.stdout)
+    assert made["architecture"] == "gemma3"
+    assert made["files"] == {p.name: p.stat().st_size for p in folder.iterdir() if not p.is_symlink()}
     return folder
 
 
@@ -153,15 +155,16 @@ finally:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr
 
 
-@pytest.mark.parametrize("place", ["/proc/nothing", "/dev/null/out", "FILE", "FOLDER"])
+@pytest.mark.parametrize("place", ["/proc/nothing", "/dev/null/out", "FILE", "FILE/x/y", "FOLDER"])
 def test_an_output_that_cannot_be_is_refused(place: str, tiny_gemma3_path: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "letter").write_text("mine")
-    output = {"FILE": tmp_path / "file", "FOLDER": tmp_path / "folder"}.get(place, Path(place))
+    output = Path(place.replace("FILE", str(tmp_path / "file")).replace("FOLDER", str(tmp_path / "folder")))
     done = ggufc("export", tiny_gemma3_path, "-o", output)
     assert done.exit_code == 2
     assert str(output) in one_line(done.stderr)
+    assert place != "FILE/x/y" or f"{tmp_path / 'file'} is no folder" in done.stderr
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "letter").read_text() == "mine"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 

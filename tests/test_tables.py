@@ -1,5 +1,6 @@
 """The tables that know every operation and every type, held against each other: what one was forgotten in is named."""
 
+from ggufc.backends.caches import KV_TYPES
 from ggufc.backends.jax.dequantize import TYPES as DEQUANTIZED
 from ggufc.backends.jax.ops import RULES
 from ggufc.backends.jax.trace import COMPOSITES
@@ -9,6 +10,7 @@ from ggufc.backends.native.rules import RULES as KERNELS
 from ggufc.frontend.ggml_types import BY_NAME
 from ggufc.frontend.operations import OPERATIONS
 from ggufc.graph.ops import OPS, OWN_TYPES, WEIGHT_TYPES
+from ggufc.graph.types import CACHE_DTYPES
 
 OF_PASSES = {
     *("kv_update", "conv_update", "last_row", "bias", "positions", "argmax"),
@@ -35,3 +37,7 @@ def test_every_composite_has_a_kernel() -> None:
 def test_every_weight_type_is_known_to_every_backend() -> None:
     assert {*WEIGHT_TYPES, *OWN_TYPES} == set(KERNEL_TYPES) == set(DEQUANTIZED)
     assert {*WEIGHT_TYPES, *OWN_TYPES} <= set(BY_NAME)
+
+
+def test_every_type_of_caches_has_an_array() -> None:
+    assert tuple(KV_TYPES) == CACHE_DTYPES

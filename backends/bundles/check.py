@@ -8,7 +8,7 @@ from pathlib import Path
 from ...frontend.errors import GgufcError, InputError
 from ...passes.pipeline import entry_graphs
 from .bundle import Bundle
-from .manifest import entries_of
+from .manifest import entries_of, tensors_of
 from .source import lowered
 
 
@@ -65,10 +65,7 @@ def _check_contents(bundle: Bundle, file: Path) -> None:
         UnsupportedError: the bundle was made by a version that could do more.
     """
     model, manifest = lowered(bundle, file), bundle.manifest
-    tensors = {
-        name: {"type": t.type.name, "shape": list(t.shape), "file": t.part, "offset": t.offset, "nbytes": t.nbytes}
-        for name, t in model.file.tensors.items()
-    }
+    tensors = tensors_of(model.file)
     wanted = {
         "tensors": tensors,
         "entries": entries_of(entry_graphs(model, manifest["kv"])),

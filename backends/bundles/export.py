@@ -5,6 +5,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,10 @@ from ..iree.parameters import Place, places
 from ..native.target import Target, find_target
 from ..progress import Progress, silent
 from . import encode
-from .bundle import (
-    ARCHIVE,
-    EMITTED,
-    METADATA,
-    MODULE,
-    PORTABLE,
-    Bundle,
-    read_bundle,
-    weight_names,
-    write_manifest,
-    writing,
-    written_aside,
-)
+from .bundle import ARCHIVE, EMITTED, METADATA, MODULE, PORTABLE, Bundle, read_bundle, weight_names
 from .fingerprint import fingerprint
-from .manifest import ENCODINGS, entries_of
+from .manifest import ENCODINGS, entries_of, tensors_of
+from .writing import write_manifest, writing, written_aside
 
 ACTIVATIONS = (16, 8)
 """Bits that prompts may round activations to."""
@@ -83,7 +73,8 @@ def export(
         weights: `gguf`; or put all of them into one archive in the bundle that IREE's own tools load, as they are
             (`irpa`), or with the matrices encoded anew (`f32`, `bf16`, or `int8` with a scale for each row).
         keep: patterns of the names of matrices that aren't encoded anew, such as `token_embd*`.
-        copy_weights: put the file itself into the bundle, so that it can be moved alone.
+        copy_weights: put the file itself into the bundle, so that it can be moved alone, as one with an archive can
+            anyway.
         archdefs: directories of definitions that go before the shipped ones.
         flags: more flags for `iree-compile`, which begin with `--iree-`.
         layers: for debugging, cut the model short behind so many layers; what stands behind the last one stays.
@@ -267,10 +258,7 @@ def _manifest(
         "context_length": model.context_length,
         "vocabulary": model.vocabulary,
         "kv": kv,
-        "caches": [
-            {"name": c.name, "dtype": c.dtype, "row": list(c.row), "window": c.window, "rows": c.rows}
-            for c in cache_specs(entries)
-        ],
+        "caches": [asdict(cache) for cache in cache_specs(entries)],
         "entries": entries_of(entries),
         "tokenizer": tokenizer,
         "chat": chat,
@@ -280,14 +268,5 @@ def _manifest(
             for t in targets
         },
         "parameters": {name: [place.file, place.offset, place.nbytes] for name, place in modules.parameters.items()},
-        "tensors": {
-            name: {
-                "type": t.type.name,
-                "shape": list(t.shape),
-                "file": t.part,
-                "offset": t.offset,
-                "nbytes": t.nbytes,
-            }
-            for name, t in file.tensors.items()
-        },
+        "tensors": tensors_of(file),
     }

@@ -1,11 +1,11 @@
-"""What a bundle's manifest holds of entry points, and what it must hold, checked before any of it is believed."""
+"""What a bundle's manifest says of entry points and tensors, and what it must hold, checked before it is believed."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...graph.ir import Graph
 from ...graph.types import ring_rows
@@ -18,6 +18,9 @@ DECODER, ENCODER = ("prefill", "decode"), "encode"
 """Entry points of which a module has the first two, which may be followed by one that chooses, or the last, or all."""
 MOST_ELEMENTS = 2**40
 """Of a cache's row, or of all rows of one that has a fixed number: far more than any memory holds."""
+
+if TYPE_CHECKING:
+    from ...frontend.gguf.file import GgufFile
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,14 @@ _SHAPE: dict[str, Any] = {
 def entries_of(graphs: Mapping[str, Graph]) -> dict[str, Any]:
     """Names and types of each entry point's arguments and results, in order; symbols are dynamic sizes."""
     return {name: _entry(graph) for name, graph in graphs.items()}
+
+
+def tensors_of(file: "GgufFile") -> dict[str, dict[str, Any]]:
+    """Type, shape and place of each tensor of a model's files."""
+    return {
+        name: {"type": t.type.name, "shape": list(t.shape), "file": t.part, "offset": t.offset, "nbytes": t.nbytes}
+        for name, t in file.tensors.items()
+    }
 
 
 def _entry(graph: Graph) -> dict[str, Any]:

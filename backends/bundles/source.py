@@ -73,3 +73,16 @@ def check_archdefs(bundle: Bundle | None, archdefs: Iterable[Path]) -> None:
         raise InputError(
             f"{bundle.path}: compiled with a definition already, so it takes no --archdefs; export it with them"
         )
+
+
+def check_own_kv(bundle: Bundle | None, kv: str | None) -> None:
+    """A type of KV caches is for what is compiled yet, or a bundle's own.
+
+    Raises:
+        InputError: another is wanted of a bundle.
+    """
+    if bundle and kv is not None and kv != bundle.manifest["kv"]:
+        raise InputError(
+            f"{bundle.path}: compiled for KV caches of type {bundle.manifest['kv']}; export the model with --kv {kv}, "
+            f"or as kv={kv!r} in Python"
+        )

@@ -105,7 +105,7 @@ class Machine:
         """What code for a target (LLVM's triple and signed features) needs and this machine hasn't, in words."""
         arch = triple.split("-", 1)[0]
         if arch != self.arch:
-            return [f"an {arch} processor"]
+            return [f"{'an' if arch[0] in 'aeiox' else 'a'} {arch} processor"]
         if self.features is None:
             return []
         return sorted((self.decisive & _present(features)) - self.features)

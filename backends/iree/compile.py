@@ -33,6 +33,8 @@ FLAGS = (
 )
 
 
+OURS = ("--iree-hal-target-device", "--iree-hal-target-backends")
+"""Flags without effect, since the module says what it is compiled for."""
 _PREFIX = "ggufc-compile-"
 
 
@@ -69,9 +71,11 @@ def check_flags(flags: Sequence[str]) -> None:
     """Flags are the compiler's own: of others one could name an output or ask for help.
 
     Raises:
-        InputError: one isn't.
+        InputError: one isn't, or has no effect.
     """
     for flag in flags:
+        if flag.partition("=")[0] in OURS:
+            raise InputError(f"flag {flag!r}: has no effect, as the target says what is compiled for; give --target")
         if not flag.startswith("--iree-"):
             raise InputError(f"flag {flag!r}: wanted one of iree-compile's that begin with --iree-")
 
@@ -90,8 +94,8 @@ def compile_module(
 
     Raises:
         CompileError: with the compiler's own words.
-        InputError: the compiler refuses one of `flags`, or the temporary folder can't be written to.
-        UnsupportedError: the compiler isn't there.
+        InputError: the compiler refuses one of `flags` or fails with them, or the temporary folder can't be written to.
+        UnsupportedError: the compiler isn't there, or the target lacks instructions that the code can't do without.
     """
     with ir.Context(), ir.Location.unknown():
         legal = legalise(text, places, target, activations=activations)
@@ -166,12 +170,20 @@ def _workplace() -> Iterator[Path]:
 
 
 def _refusal(report: str, target: Target, flags: Sequence[str]) -> GgufcError:
-    """The error of a compilation that failed: of whoever gave a flag that the report names, else of the module."""
+    """The error of a compilation that failed: of whoever gave flags, or chose a target with too little, else ours."""
     words = _first_words(report)
     if any(flag.split("=")[0].lstrip("-") in words for flag in flags):
         return InputError(f"iree-compile refuses a flag: {words}")
     if "No space left" in report:
         return InputError(f"{_plain_folder()}: No space left on device; compiling needs a TMPDIR with room in it")
+    if flags:
+        return InputError(f"iree-compile fails with {' '.join(flags)}: {words}; leave flags out until it doesn't")
+    if "undefined symbol" in words and any(feature.startswith("-") for feature in target.features):
+        symbol = words.rpartition(":")[2].strip()
+        return UnsupportedError(
+            f"target {target.name}: its code would call {symbol}, which no module has, for want of an instruction; "
+            "leave out fewer features"
+        )
     return CompileError(
         f"a fault of ggufc: IREE refused the module for {target.name}: {words}; please report it with the model's name"
     )

@@ -1,6 +1,6 @@
 """The portable module: every entry point, the weights once, operations as composites.
 
-A weight is a private function without a body, `func.func private @"blk.0.attn_q.weight"() -> tensor<1024x440xui8>`:
+A weight is a private function without a body, `func.func private @blk.0.attn_q.weight() -> tensor<1024x440xui8>`:
 one symbol of the module, whatever the number of its uses and entry points, that the program which runs the module
 binds to the tensor of that name. An operation that a backend may replace by a kernel of its own is a
 `stablehlo.composite` with its meaning in StableHLO as decomposition.

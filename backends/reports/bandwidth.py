@@ -47,12 +47,17 @@ class ReadBandwidth:
         self._pool.shutdown()
 
 
+def scatter(figures: Sequence[float]) -> float:
+    """How far the furthest figure lies from their median, as a part of it."""
+    middle = median(figures)
+    return max(max(figures) - middle, middle - min(figures)) / middle
+
+
 def noise(reads: Sequence[float]) -> str:
     """What to say of measurements that lie too far apart; nothing where they don't."""
-    middle, low, high = median(reads), min(reads), max(reads)
-    if max(high - middle, middle - low) <= NOISE * middle:
+    if scatter(reads) <= NOISE:
         return ""
     return (
-        f"memory read {low / 1e9:.1f} to {high / 1e9:.1f} GB/s: the machine was busy, so figures and their share of "
-        "the bandwidth are uncertain"
+        f"memory read {min(reads) / 1e9:.1f} to {max(reads) / 1e9:.1f} GB/s: the machine was busy, so figures and "
+        "their share of the bandwidth are uncertain"
     )

@@ -25,6 +25,10 @@ class Engine(Protocol):
         """The embedding of a text, float32 (dim,) or (tokens, dim); of an engine that has loaded a model with one."""
         ...
 
+    def classify(self, ids: Sequence[int], /) -> np.ndarray:
+        """The scores of a classifier's head, float32 (labels,); as `embed`."""
+        ...
+
     def reset(self) -> None:
         """Forgets every token."""
         ...

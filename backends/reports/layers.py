@@ -22,21 +22,21 @@ KV = "f32"
 """The type of caches for all executors, so that it makes no difference."""
 
 
-def _native(model: Model, graph: Graph, threads: int, exact: bool = False) -> Executor:
+def _native(model: Model, graph: Graph, threads: int, activations: int, exact: bool = False) -> Executor:
     from ..native.executor import NativeExecutor
 
     shown = graph if exact else pipeline.fused(graph)
-    return NativeExecutor({graph.name: shown}, model.file.tensor_bytes, threads, exact)
+    return NativeExecutor({graph.name: shown}, model.file.tensor_bytes, threads, exact, activations)
 
 
-def _xla(model: Model, graph: Graph, threads: int) -> Executor:
+def _xla(model: Model, graph: Graph, threads: int, activations: int) -> Executor:
     from ..jax.executor import XlaExecutor
     from ..jax.module import portable_module
 
     return XlaExecutor(portable_module([graph]), {graph.name: graph}, model.file.tensor_bytes)
 
 
-def _iree(model: Model, graph: Graph, threads: int) -> Executor:
+def _iree(model: Model, graph: Graph, threads: int, activations: int) -> Executor:
     from ..caches import cache_specs
     from ..iree.compile import compile_module
     from ..iree.parameters import places
@@ -45,7 +45,7 @@ def _iree(model: Model, graph: Graph, threads: int) -> Executor:
     from ..native.target import host_target
 
     fused = pipeline.fused(graph)
-    compiled = compile_module(portable_module([fused]), places(model.file), host_target())
+    compiled = compile_module(portable_module([fused]), places(model.file), host_target(), activations=activations)
     weights = [part.path for part in model.file.parts]
     with tempfile.NamedTemporaryFile(suffix=".vmfb") as file:
         file.write(compiled.vmfb)
@@ -54,42 +54,53 @@ def _iree(model: Model, graph: Graph, threads: int) -> Executor:
         return IreeExecutor(path, weights, compiled.parameters, caches, (fused.name,), threads)
 
 
-EXECUTORS: dict[str, Callable[[Model, Graph, int], Executor]] = {
+EXECUTORS: dict[str, Callable[[Model, Graph, int, int], Executor]] = {
     "native exact": partial(_native, exact=True),
     "native": _native,
     "iree": _iree,
     "xla": _xla,
 }
-"""By the names of `verify`: an executor of one entry point of a model, made with so many threads."""
+"""By the names of `verify`: an executor of one entry point of a model, made with so many threads and activations of so
+many bits, where it rounds them."""
 
 
 class Layers:
     """Streams of a model behind each of its layers, computed when they are first wanted.
 
     Args:
-        model: a decoder.
-        prompts: token ids; each is run through `prefill`, and its last row is looked at.
+        model: a decoder or an encoder.
+        prompts: token ids, all equally long. A decoder runs each through `prefill`, and its last row is looked at; of
+            an encoder all rows are.
         threads: workers.
         progress: told of each run.
+        activations: the bits that a bundle's prompts round them to.
     """
 
-    def __init__(self, model: Model, prompts: Sequence[Sequence[int]], threads: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        model: Model,
+        prompts: Sequence[Sequence[int]],
+        threads: int,
+        progress: Progress,
+        activations: int = 16,
+    ) -> None:
         self._model, self._prompts, self._threads, self._progress = model, prompts, threads, progress
+        self._activations = activations
         self._streams: dict[tuple[str, int], np.ndarray] = {}
         self.count = len(model.hyperparameters.layers)
 
     def stream(self, executor: str, count: int) -> np.ndarray:
-        """What an executor has behind the first `count` layers: float32 (prompts, width)."""
+        """What an executor has behind the first `count` layers: float32 (rows, width)."""
         if (executor, count) not in self._streams:
             self._progress(f"running {executor} over {count} layers")
-            graph = pipeline.prefill(FirstLayers(count, epilogue=False)(self._model.graph), KV)
-            made = EXECUTORS[executor](self._model, graph, self._threads)
-            self._streams[executor, count] = np.stack([_last_row(made, prompt) for prompt in self._prompts])
+            made = EXECUTORS[executor](self._model, _probe(self._model, count), self._threads, self._activations)
+            rows = _rows if self._model.definition.kind == "encoder" else _last_row
+            self._streams[executor, count] = np.concatenate([rows(made, prompt) for prompt in self._prompts])
         return self._streams[executor, count]
 
     def difference(self, executor: str, against: str, count: int) -> float:
         """How far two streams behind `count` layers are apart, as a part of the second one's length; the most of any
-        prompt."""
+        row."""
         wanted, found = (self.stream(name, count).astype(np.float64) for name in (against, executor))
         apart = np.linalg.norm(found - wanted, axis=-1) / np.maximum(np.linalg.norm(wanted, axis=-1), 1e-30)
         return float(np.nan_to_num(apart, nan=np.inf).max())
@@ -108,8 +119,18 @@ class Layers:
         return low
 
 
+def _probe(model: Model, count: int) -> Graph:
+    """The entry point that gives what stands behind the first layers."""
+    cut = FirstLayers(count, epilogue=False)(model.graph)
+    return pipeline.encode(cut) if model.definition.kind == "encoder" else pipeline.prefill(cut, KV)
+
+
+def _rows(executor: Executor, prompt: Sequence[int]) -> np.ndarray:
+    return executor.encode(np.asarray(prompt, np.int32)).copy()
+
+
 def _last_row(executor: Executor, prompt: Sequence[int]) -> np.ndarray:
     tokens = np.asarray(prompt, np.int32)
     rows = [spec.rows or len(tokens) for spec in executor.caches]
     buffers = [executor.allocate(spec, count) for spec, count in zip(executor.caches, rows, strict=True)]
-    return executor.run("prefill", tokens, 0, buffers, rows).copy()
+    return executor.run("prefill", tokens, 0, buffers, rows)[None].copy()

@@ -42,7 +42,7 @@ class LlamaCpp:
         path: the GGUF.
         threads: workers.
         context: most positions.
-        embeds: for embeddings in place of logits.
+        embeds: for embeddings too, or a classifier's scores.
 
     Raises:
         UnsupportedError: `xllamacpp` is not installed, or of an unknown make.
@@ -67,7 +67,7 @@ class LlamaCpp:
             lib.llama_model_free(self._model)
             raise InputError(f"{path}: llama.cpp makes no context of {context} tokens: {_cause()}")
         lib.llama_set_n_threads(self._context, threads, threads)
-        lib.llama_set_embeddings(self._context, embeds)
+        self._embeds = False
         self._most: int = lib.llama_n_batch(self._context)  # tokens of one call; it aborts on more
         self.vocabulary: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
 
@@ -75,6 +75,7 @@ class LlamaCpp:
         """Feeds tokens; float32 (vocabulary,), the logits after the last of them."""
         if not len(ids):
             raise InputError("no tokens: a prompt needs one at least")
+        self._give_embeddings(False)
         for start in range(0, len(ids), self._most):
             self._feed(ids[start : start + self._most])
         return self._logits().copy()
@@ -98,13 +99,30 @@ class LlamaCpp:
         Raises:
             InputError: llama.cpp refuses the tokens.
         """
-        self.reset()
-        self._feed(ids)
-        dim = (self._lib.llama_model_n_embd_out(self._model),)
+        self._feed_whole(ids)
+        dim = self._lib.llama_model_n_embd_out(self._model)
         if self._lib.llama_pooling_type(self._context) != POOLINGS["none"]:
-            return np.ctypeslib.as_array(self._lib.llama_get_embeddings_seq(self._context, 0), dim).copy()
+            return self._pooled(dim)
         rows = (self._lib.llama_get_embeddings_ith(self._context, n) for n in range(len(ids)))
-        return np.stack([np.ctypeslib.as_array(row, dim) for row in rows])
+        return np.stack([np.ctypeslib.as_array(row, (dim,)) for row in rows])
+
+    def classify(self, ids: Sequence[int]) -> np.ndarray:
+        """The scores of a classifier's or reranker's head for one text: float32 (labels,); as `embed`."""
+        self._feed_whole(ids)
+        return self._pooled(self._lib.llama_model_n_cls_out(self._model))
+
+    def _feed_whole(self, ids: Sequence[int]) -> None:
+        self.reset()
+        self._give_embeddings(True)
+        self._feed(ids)
+
+    def _pooled(self, dim: int) -> np.ndarray:
+        return np.ctypeslib.as_array(self._lib.llama_get_embeddings_seq(self._context, 0), (dim,)).copy()
+
+    def _give_embeddings(self, wanted: bool) -> None:
+        if self._embeds != wanted:
+            self._lib.llama_set_embeddings(self._context, wanted)
+            self._embeds = wanted
 
     def _feed(self, ids: Sequence[int]) -> None:
         status = self._lib.llama_decode(self._context, Batch(len(ids), (ctypes.c_int32 * len(ids))(*ids)))

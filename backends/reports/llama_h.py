@@ -95,6 +95,7 @@ _FUNCTIONS: dict[str, Signature] = {
     "llama_model_free": (None, (HANDLE,)),
     "llama_model_get_vocab": (HANDLE, (HANDLE,)),
     "llama_model_n_embd_out": (INT, (HANDLE,)),
+    "llama_model_n_cls_out": (ctypes.c_uint32, (HANDLE,)),
     "llama_vocab_n_tokens": (INT, (HANDLE,)),
     "llama_context_default_params": (ContextParams, ()),
     "llama_init_from_model": (HANDLE, (HANDLE, ContextParams)),

@@ -1,7 +1,8 @@
 """The executors held against each other, and against llama.cpp: they run one graph, so they must agree.
 
 Every executor is fed the same ids: a prompt in one piece, then token by token what the reference likes best, so both
-entry points are judged. The reference is the native backend in exact mode: float32 arithmetic on dequantized weights.
+entry points are judged; and where a model gives embeddings, whole texts. The reference is the native backend in exact
+mode: float32 arithmetic on dequantized weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,26 @@ from ...graph.model import Model
 from ..bundles.bundle import read_bundle
 from ..bundles.cache import cached_bundle
 from ..bundles.check import Check, check_bundle
-from ..bundles.source import located, lowered
+from ..bundles.source import check_own_kv, located, lowered
 from ..host.cores import usable_cores
 from ..host.machine import free_memory
 from ..progress import Progress, silent
 from ..sessions.load import load
-from ..sessions.sampling import log_softmax
+from .agreement import (
+    EXACT,
+    FAST,
+    FASTER,
+    JUDGE,
+    RANDOM,
+    ROUNDED,
+    SAME,
+    TEXT,
+    Bound,
+    EmbeddingRow,
+    Row,
+    compare,
+    compare_embeddings,
+)
 from .costs import caches_of
 from .engine import Engine
 from .layers import EXECUTORS, Layers
@@ -41,72 +56,8 @@ STEPS = 11
 REFERENCE = "native exact"
 REFERENCE_KV = "f32"
 """Of its caches, and of those of what must agree with it exactly, where no bundle says otherwise."""
-TEXT, RANDOM = "text", "random ids"
 LLAMA_CPP = "llama.cpp"
 LONG_FACTORS = "rope_factors_long.weight"
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What a pair must keep, and why.
-
-    Attributes:
-        mean_kl: largest mean of KL(reference || other), in nats.
-        margin: where the reference's two likeliest tokens are further apart than this, in nats, the likeliest must be
-            the same.
-        max_abs: largest difference of two logits.
-        stream: largest difference of what two executors have behind a layer, as a part of its length; measured on
-            models of many kinds it is 5e-6 where both are exact, and 1e-3 where activations are rounded.
-        why: the reason for these figures.
-    """
-
-    mean_kl: float
-    margin: float
-    max_abs: float = np.inf
-    stream: float = 2e-2
-    why: str = ""
-
-
-EXACT = Bound(1e-5, 0.02, 1e-3, 1e-4, "both compute in float32 and differ in the order of sums alone")
-FAST = Bound(4e-4, 0.05, why="activations are rounded to 15 bits; a tenth of what llama.cpp's 8 bits cost")
-SAME = Bound(1e-4, 0.05, why="the same kernels; where sums differ in order, an activation may be rounded the other way")
-ROUNDED = Bound(
-    1e-4,
-    0.05,
-    stream=1e-4,
-    why="as exact, but for caches: where sums differ in order, one may be rounded the other way",
-)
-JUDGE = Bound(2e-2, 1.0, why="llama.cpp rounds activations to 8 bits and has float16 caches and GELU")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One executor against another, over every position of every prompt.
-
-    `ok` says whether the bound held; `top1_agreement` is the share of positions with the same likeliest token, and
-    `worst_margin` the largest of the reference's margins where it isn't. `fed` is `text`, or `random ids` where the
-    model has no tokenizer that is known.
-
-    The divergence is largest, `worst_kl`, at position `worst_position` of the text number `worst_text`, both from 0.
-    `first_layer` is the first behind which the two differ by more than rounding, from 0, and `layer_difference` by how
-    much behind the last; both None where layers were not looked at.
-    """
-
-    executor: str
-    against: str
-    max_abs: float
-    mean_kl: float
-    top1_agreement: float
-    worst_margin: float
-    positions: int
-    fed: str
-    ok: bool
-    why: str
-    worst_text: int = 0
-    worst_position: int = 0
-    worst_kl: float = 0.0
-    first_layer: int | None = None
-    layer_difference: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +67,7 @@ class Verdict:
     Nothing is run of a bundle that isn't what its manifest says.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Row | EmbeddingRow, ...]
     not_available: Mapping[str, str]
     checks: tuple[Check, ...] = ()
 
@@ -130,17 +81,20 @@ def verify(
     model: Path,
     *,
     threads: int | None = None,
+    kv: str | None = None,
     llama_cpp: bool = False,
     layers: bool = False,
     weights: Path | None = None,
     archdefs: Sequence[Path] = (),
     progress: Progress = silent,
 ) -> Verdict:
-    """Holds a bundle against its manifest, then runs every executor over it or a `.gguf` and compares their logits.
+    """Holds a bundle against its manifest, then runs every executor over it or a `.gguf` and compares what they give:
+    the logits of a decoder, and the embeddings, or a classifier's scores, of what has some.
 
     Args:
         model: a bundle or a `.gguf`.
         threads: workers; None is one for each core.
+        kv: as `load`'s; all executors but llama.cpp have caches of this type then.
         llama_cpp: llama.cpp as one more; where it can't be run, the verdict says so.
         layers: look for the first layer behind which two of ggufc's executors differ.
         weights: the GGUF of a bundle whose link to it is broken.
@@ -148,7 +102,7 @@ def verify(
         progress: told of each stage.
 
     Raises:
-        InputError, UnsupportedError: as `load`; UnsupportedError too for an encoder.
+        InputError, UnsupportedError: as `load`.
     """
     checks: tuple[Check, ...] = ()
     if (path := find_model(model)).is_dir():
@@ -161,63 +115,88 @@ def verify(
             return Verdict((), {}, checks)
     progress("reading the header")
     bundle, file = located(model, weights)
+    check_own_kv(bundle, kv)
     opened = lowered(bundle, file, archdefs)
-    if opened.definition.kind != "decoder":
-        raise UnsupportedError(f"{file}: {opened.definition.name} is an encoder, which verify can't compare yet")
     workers = usable_cores() if threads is None else threads
     prompts, fed = _prompts(opened)
-    steps = min(STEPS, opened.context_length - len(prompts[0]))
+    kv = bundle.manifest["kv"] if bundle else kv
+    activations = bundle.manifest["activations"] if bundle else 16
+    fast = FAST if activations == 16 else FASTER
 
-    def session(backend: str, exact: bool = False, kv: str | None = None) -> Callable[[], Engine]:
+    def session(backend: str, kv: str | None, exact: bool = False) -> Callable[[], Engine]:
         return lambda: load(
             model, backend, threads=workers, kv=kv, exact=exact, weights=file if bundle else None, archdefs=archdefs
         )
 
     def compiled() -> Engine:
-        found = bundle or cached_bundle(file, archdefs=archdefs, progress=progress)
+        found = bundle or cached_bundle(file, kv=kv, archdefs=archdefs, progress=progress)
         return load(found.path, "iree", threads=workers, weights=file)
 
     makers: dict[str, Callable[[], Engine]] = {
-        REFERENCE: session("native", exact=True),
-        "native": session("native"),
+        REFERENCE: session("native", kv, exact=True),
+        "native": session("native", kv),
         "iree": compiled,
-        "xla": session("xla", kv=REFERENCE_KV),
+        "xla": session("xla", kv or REFERENCE_KV),
     }
     pairs = [
-        ("native", REFERENCE, FAST),
-        ("iree", REFERENCE, FAST),
+        ("native", REFERENCE, fast),
+        ("iree", REFERENCE, fast),
         ("iree", "native", SAME),
-        ("xla", REFERENCE, exact_bound(bundle.manifest["kv"] if bundle else REFERENCE_KV)),
+        ("xla", REFERENCE, exact_bound(kv or REFERENCE_KV)),
     ]
     if llama_cpp:
         makers[LLAMA_CPP] = lambda: _llama_cpp(opened, workers, PROMPT_TOKENS + STEPS)
         pairs.append((LLAMA_CPP, REFERENCE, JUDGE))
-    logits: dict[str, np.ndarray] = {}
+    found: dict[str, _Given] = {}
     not_available: dict[str, str] = {}
     continuations: list[list[int]] = []
     for name, make in makers.items():
         progress(f"running {name}")
         try:
-            logits[name] = _run(make(), prompts, continuations, steps)
+            found[name] = _everything(make(), opened, prompts, continuations)
         except GgufcError as error:
             if name != LLAMA_CPP:
                 raise
             not_available[name] = str(error)
-    rows = [compare(a, b, logits[a], logits[b], bound, fed, steps + 1) for a, b, bound in pairs if a in logits]
-    first = len(prompts[0]) - 1
-    rows = [replace(row, worst_position=first + row.worst_position) for row in rows]
-    if layers:
-        streams = Layers(opened, prompts, workers, progress)
-        rows = [_with_layers(row, streams, bound) for row, (_, _, bound) in zip(rows, pairs, strict=False)]
+    streams = Layers(opened, prompts, workers, progress, activations) if layers else None
+    rows: list[Row | EmbeddingRow] = []
+    for executor, against, bound in pairs:
+        if executor in found:
+            of_pair = _compared(executor, against, found[executor], found[against], bound, prompts, fed)
+            rows += [_with_layers(row, streams, bound) for row in of_pair] if streams else of_pair
     return Verdict(tuple(rows), not_available, checks)
 
 
-def _with_layers(row: Row, streams: Layers, bound: Bound) -> Row:
+@dataclass(frozen=True)
+class _Given:
+    """What an executor gave for the prompts: logits (positions, vocabulary) and embeddings (rows, dim), where there are
+    some."""
+
+    logits: np.ndarray | None
+    embeddings: np.ndarray | None
+
+
+def _compared(
+    executor: str, against: str, found: _Given, wanted: _Given, bound: Bound, prompts: list[list[int]], fed: str
+) -> list[Row | EmbeddingRow]:
+    """A row for each of the things that a model gives."""
+    rows: list[Row | EmbeddingRow] = []
+    if found.logits is not None and wanted.logits is not None:
+        row = compare(executor, against, found.logits, wanted.logits, bound, fed, len(wanted.logits) // len(prompts))
+        rows.append(replace(row, worst_position=len(prompts[0]) - 1 + row.worst_position))
+    if found.embeddings is not None and wanted.embeddings is not None:
+        rows.append(
+            compare_embeddings(executor, against, found.embeddings, wanted.embeddings, bound, fed, len(prompts))
+        )
+    return rows
+
+
+def _with_layers(row: Row | EmbeddingRow, streams: Layers, bound: Bound) -> Row | EmbeddingRow:
     """A row with what was found behind the layers; llama.cpp doesn't let us look."""
     if row.executor not in EXECUTORS:
         return row
     pair = row.executor, row.against
-    first = streams.first_difference(*pair, bound.stream)
+    first = streams.first_difference(*pair, bound.apart)
     return replace(row, first_layer=first, layer_difference=streams.difference(*pair, streams.count))
 
 
@@ -238,7 +217,7 @@ def _llama_cpp(model: Model, threads: int, positions: int) -> LlamaCpp:
         raise UnsupportedError(
             f"its caches of {context} tokens need {need / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
         )
-    return LlamaCpp(model.file.path, threads, context)
+    return LlamaCpp(model.file.path, threads, context, embeds=model.embedding is not None)
 
 
 def context_as_chosen(model: Model, positions: int) -> int:
@@ -265,7 +244,19 @@ def _prompts(model: Model) -> tuple[list[list[int]], str]:
     return [np.resize(np.asarray(ids), length).tolist() for ids in encoded], TEXT
 
 
-def _run(engine: Engine, prompts: list[list[int]], continuations: list[list[int]], steps: int) -> np.ndarray:
+def _everything(engine: Engine, model: Model, prompts: list[list[int]], continuations: list[list[int]]) -> _Given:
+    """What an engine gives for the prompts, and for what follows them."""
+    logits = embeddings = None
+    if model.definition.kind == "decoder":
+        steps = min(STEPS, model.context_length - len(prompts[0]))
+        logits = _logits(engine, prompts, continuations, steps)
+    if model.embedding:
+        encode = engine.classify if model.labels else engine.embed
+        embeddings = np.concatenate([np.atleast_2d(encode(prompt)) for prompt in prompts])
+    return _Given(logits, embeddings)
+
+
+def _logits(engine: Engine, prompts: list[list[int]], continuations: list[list[int]], steps: int) -> np.ndarray:
     """Logits (positions, vocabulary). The first engine chooses the continuations, the others are fed them."""
     rows = []
     chosen = len(continuations) < len(prompts)
@@ -279,42 +270,3 @@ def _run(engine: Engine, prompts: list[list[int]], continuations: list[list[int]
                 continuations[n].append(int(rows[-1].argmax()))
             rows.append(np.array(engine.decode(continuations[n][step])))
     return np.stack(rows)
-
-
-def compare(
-    executor: str,
-    against: str,
-    logits: np.ndarray,
-    reference: np.ndarray,
-    bound: Bound,
-    fed: str = TEXT,
-    per_text: int | None = None,
-) -> Row:
-    """Judges logits (positions, vocabulary) by a reference's.
-
-    `fed` says what was fed; `per_text` are the positions of each text, among which `worst_position` is counted.
-    """
-    p, q = log_softmax(reference), log_softmax(logits)
-    kl = (np.exp(p) * (p - q)).sum(-1)
-    top = np.partition(p, -2, axis=-1)[:, -2:]
-    same = p.argmax(-1) == q.argmax(-1)
-    margins = np.where(same, 0.0, top[:, 1] - top[:, 0])
-    worst = int(np.nan_to_num(kl, nan=np.inf).argmax())
-    text, position = divmod(worst, per_text or len(kl))
-    row = Row(
-        executor,
-        against,
-        max_abs=float(np.abs(logits - reference).max()),
-        mean_kl=float(kl.mean()),
-        top1_agreement=float(same.mean()),
-        worst_margin=float(margins.max()),
-        positions=len(same),
-        fed=fed,
-        ok=True,
-        why=bound.why,
-        worst_text=text,
-        worst_position=position,
-        worst_kl=float(kl[worst]),
-    )
-    ok = row.max_abs <= bound.max_abs and row.mean_kl <= bound.mean_kl and row.worst_margin <= bound.margin
-    return replace(row, ok=ok)

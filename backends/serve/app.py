@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ...frontend.errors import DamagedModelError, GgufcError
+from ...frontend.given import parse_json
 from .answers import ChatForm, Form, Usage, embeddings_object, error_object, model_object
 from .generation import Piece, embeddings, generation
 from .requests import Completion, Reader, RequestError
@@ -29,6 +30,10 @@ MOST_BODY = 16 << 20
 """Bytes of a request's body."""
 BODY_SECONDS = 60.0
 """How long a client may take to send it."""
+MOST_COMING = 8 * MOST_BODY
+"""Bytes of bodies that have come in part; of a request that would exceed it, the client is told to come again."""
+READERS = 4
+"""Requests that are read at a time, so that a long one keeps no short one waiting."""
 RETRY_SECONDS = 1
 PAGE = Path(__file__).with_name("page.html")
 PAGE_POLICY = (
@@ -53,13 +58,14 @@ class Service:
         Args:
             reader: of requests to the model.
             scheduler: which runs it; whoever made it closes it.
-            most_requests: that are read, waiting or answered at a time; one more is told to come again (429).
+            most_requests: that are read, waiting or answered at a time; one more is told to come again (429). One whose
+                body hasn't come is none of them yet, so that nobody who sends slowly takes another's place.
         """
         self._reader, self._scheduler, self._most = reader, scheduler, most_requests
         self._created = int(time.time())
-        self._requests = 0
-        # reading renders templates and cuts texts into tokens: one at a time, and nobody's stream waits for it
-        self._thread = ThreadPoolExecutor(1, "ggufc requests")
+        self._requests = self._coming = 0
+        # reading renders templates and cuts texts into tokens, and nobody's stream waits for it
+        self._readers = ThreadPoolExecutor(READERS, "ggufc requests")
         self.app = Starlette(
             routes=[
                 Route("/", self._page),
@@ -80,15 +86,42 @@ class Service:
         Raises:
             RequestError: there are as many as there may be, or the server stops.
         """
-        if self._scheduler.stopping:
-            raise RequestError(503, "the server stops", "stopping")
-        if self._requests >= self._most:
-            raise RequestError(429, f"{self._requests} requests are being served or wait; try again", "queue_full")
+        self._check_room()
         self._requests += 1
         try:
             yield
         finally:
             self._requests -= 1
+
+    def _check_room(self) -> None:
+        if self._scheduler.stopping:
+            raise RequestError(503, "the server stops", "stopping")
+        if self._requests >= self._most:
+            raise RequestError(429, f"{self._requests} requests are being served or wait; try again", "queue_full")
+
+    async def body(self, request: Request) -> bytes:
+        """A request's body, once all of it is there.
+
+        Raises:
+            ClientDisconnect: its client goes.
+            RequestError: it is too long or too slow, or the server is full.
+        """
+        self._check_room()
+        raw = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    raw += part
+                    self._coming += len(part)
+                    if len(raw) > MOST_BODY:
+                        raise RequestError(413, f"the body is longer than {MOST_BODY} bytes")
+                    if self._coming > MOST_COMING:
+                        raise RequestError(429, "too many long requests come at once; try again", "queue_full")
+        except TimeoutError:
+            raise RequestError(408, f"the body did not come within {BODY_SECONDS:g} seconds") from None
+        finally:
+            self._coming -= len(raw)
+        return bytes(raw)
 
     async def _page(self, request: Request) -> Response:
         return HTMLResponse(PAGE.read_bytes(), headers={"content-security-policy": PAGE_POLICY})
@@ -114,14 +147,14 @@ class Service:
             return error_response(RequestError(404, f"no model {name[:80]!r}", "model_not_found", "model"))
         return JSONResponse(model_object(name, self._created))
 
-    async def _chat(self, request: Request) -> Response:
-        return await self._completion(request, await self._read(request, self._reader.chat), ChatForm)
+    async def _chat(self, request: Request, body: bytes) -> Response:
+        return await self._completion(request, await self._read(body, self._reader.chat), ChatForm)
 
-    async def _text(self, request: Request) -> Response:
-        return await self._completion(request, await self._read(request, self._reader.text), Form)
+    async def _text(self, request: Request, body: bytes) -> Response:
+        return await self._completion(request, await self._read(body, self._reader.text), Form)
 
-    async def _embeddings(self, request: Request) -> Response:
-        asked = await self._read(request, self._reader.embeddings)
+    async def _embeddings(self, request: Request, body: bytes) -> Response:
+        asked = await self._read(body, self._reader.embeddings)
         found: list[np.ndarray] = []
         async with self._running(request, [partial(embeddings, asked.texts)]) as events:
             async for _, row in events:
@@ -165,23 +198,14 @@ class Service:
             yield _event(form.counted(Usage(asked.prompt_tokens, sum(tokens))))
         yield "data: [DONE]\n\n"
 
-    async def _read(self, request: Request, read: Callable[[Any], _Read]) -> _Read:
+    async def _read(self, body: bytes, read: Callable[[Any], _Read]) -> _Read:
         """A request's body as what it asks for.
 
         Raises:
             RequestError, GgufcError: it can't be served.
         """
-        raw = bytearray()
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for part in request.stream():
-                    raw += part
-                    if len(raw) > MOST_BODY:
-                        raise RequestError(413, f"the body is longer than {MOST_BODY} bytes")
-        except TimeoutError:
-            raise RequestError(408, f"the body did not come within {BODY_SECONDS:g} seconds") from None
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: read(_parsed(bytes(raw))))
+        return await loop.run_in_executor(self._readers, lambda: read(_parsed(body)))
 
     @asynccontextmanager
     async def _running(
@@ -231,21 +255,23 @@ class Service:
 
 
 class _Counted:
-    """A route's ASGI application, whose request counts from its first byte to the answer's last."""
+    """A route's ASGI application, whose request counts from its body's last byte to the answer's."""
 
-    def __init__(self, service: Service, answer: Callable[[Request], Awaitable[Response]]) -> None:
+    def __init__(self, service: Service, answer: Callable[[Request, bytes], Awaitable[Response]]) -> None:
         self._service, self._answer = service, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         try:
+            body = await self._service.body(request)
             async with self._service.admitted():
                 try:
-                    response = await self._answer(Request(scope, receive))
+                    response = await self._answer(request, body)
                 except Exception as error:
                     response = error_response(as_request_error(error))
                 await response(scope, receive, send)
-        except RequestError as error:
-            await error_response(error)(scope, receive, send)
+        except (RequestError, ClientDisconnect) as error:
+            await error_response(as_request_error(error))(scope, receive, send)
 
 
 def as_request_error(error: Exception) -> RequestError:
@@ -279,8 +305,8 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 def _parsed(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return parse_json(raw)
+    except ValueError as error:
         raise RequestError(400, f"the body is no JSON: {error}") from None
 
 

@@ -7,9 +7,10 @@ other is not looked at.
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from ...frontend.chat.templates import ChatTemplates
+from ...frontend.chat.templates import OWN, ChatTemplates
 from ...frontend.errors import InputError, shown
 from ...frontend.tokenizer import Tokenizer
 from ..sessions.sampling import Sampling
@@ -23,6 +24,16 @@ MOST_INPUTS = 2048
 """Texts that one request may have embedded."""
 MOST_TOP_CHAT, MOST_TOP_TEXT = 20, 5
 """Likeliest tokens that are told of, in the two forms of the interface."""
+HEAD = 1 << 16
+"""Characters at the beginning of a long text from which it is seen whether all of it may fit; at least these, and
+`HEAD_PER_TOKEN` for each token of the context. Text in words has three to five of them."""
+HEAD_PER_TOKEN = 8
+SURE = 1.25
+"""By how much the beginning must exceed the context: what comes behind may still change its last tokens."""
+MOST_PER_TOKEN = 4
+"""Times the longest token: so many characters a token may stand for on average, even where white space is dropped."""
+ALWAYS_READ = 1 << 20
+"""Characters that are read whatever the context is, unless their beginning exceeds it."""
 TEXT_TOKENS = 16
 """Most tokens of a text's continuation where none are given; an answer in a conversation may fill the context."""
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
@@ -40,7 +51,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("auto", "none"),
 }
 """Fields that are not served, with the values that ask for nothing."""
-TEMPLATE_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 
 
 class RequestError(Exception):
@@ -101,7 +111,7 @@ class Reader:
         fields = self._fields(body)
         tools = fields.get("tools") if fields.get("tool_choice") != "none" else None
         more = _object(fields, "chat_template_kwargs")
-        for own in TEMPLATE_OWN:
+        for own in OWN:
             if own in more:
                 raise RequestError(400, f"chat_template_kwargs: {own} is not the client's to set", param=own)
         prompt = self.templates.render(
@@ -115,10 +125,10 @@ class Reader:
         wanted = _flag(fields, "logprobs")
         if top is not None and not wanted:
             raise RequestError(400, "top_logprobs: wants logprobs to be true", param="top_logprobs")
-        tokens = next((fields[key] for key in ("max_completion_tokens", "max_tokens") if key in fields), None)
+        tokens = next((key for key in ("max_completion_tokens", "max_tokens") if key in fields), "max_tokens")
         asked = Asked(
-            prompt.encode(self._tokenizer),
-            _whole({"max_tokens": tokens}, "max_tokens", 1),
+            self._encoded(prompt.marked, prompt.barrier),
+            _whole(fields, tokens, 1),
             _sampling(fields),
             _stops(fields),
             (top or 0) if wanted else None,
@@ -169,7 +179,7 @@ class Reader:
         texts = self._texts(fields, "input", MOST_INPUTS)
         for ids in texts:
             if len(ids) > self.session.context_length:
-                raise self._too_long(ids)
+                raise self._too_long(f"prompt has {len(ids)} tokens")
         return Embeddings(tuple(texts), form == "base64")
 
     @property
@@ -195,7 +205,7 @@ class Reader:
             raise RequestError(400, f"the model {self.name!r} gives embeddings and continues no text", "unsupported")
         for one in asked:
             if len(one.ids) >= self.session.context_length:
-                raise self._too_long(one.ids)
+                raise self._too_long(f"prompt has {len(one.ids)} tokens")
         choices = _whole(fields, "n", 1) or 1
         if choices * len(asked) > MOST_CHOICES:
             raise RequestError(400, f"n {choices}: at most {MOST_CHOICES} choices in all", param="n")
@@ -215,7 +225,7 @@ class Reader:
             given = [given]
         if not isinstance(given, list) or not 1 <= len(given) <= most:
             raise RequestError(400, f"{name}: wanted a text, token ids, or a list of up to {most} of them", param=name)
-        texts = [self._tokenizer.encode(one) if isinstance(one, str) else one for one in given]
+        texts = [self._encoded(one) if isinstance(one, str) else one for one in given]
         for ids in texts:
             if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
                 raise RequestError(400, f"{name} {shown(ids)}: wanted a text or token ids, one at least", param=name)
@@ -225,10 +235,29 @@ class Reader:
                 raise RequestError(400, message, param=name)
         return texts
 
-    def _too_long(self, ids: Sequence[int]) -> RequestError:
-        message = (
-            f"the prompt has {len(ids)} tokens, and the context holds {self.session.context_length} with the answer"
-        )
+    def _encoded(self, text: str, barrier: str = "") -> list[int]:
+        """The ids of a text, of which one that can't fit is refused without being read to its end.
+
+        Raises:
+            RequestError: it can't.
+        """
+        context = self.session.context_length
+        head = max(HEAD, HEAD_PER_TOKEN * context)
+        if len(text) > head:
+            count = len(self._tokenizer.encode(text[:head], barrier=barrier))
+            if count > SURE * context:
+                raise self._too_long(f"prompt's first {head} characters have {count} tokens")
+            if len(text) > max(ALWAYS_READ, MOST_PER_TOKEN * self._longest * context):
+                raise self._too_long(f"prompt has {len(text)} characters")
+        return self._tokenizer.encode(text, barrier=barrier)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self._tokenizer.token_bytes(token)) for token in range(self._tokenizer.vocab_size))
+
+    def _too_long(self, what: str) -> RequestError:
+        message = f"the {what}, and the context holds {self.session.context_length} with the answer"
         return RequestError(400, message, "context_length_exceeded", "messages")
 
 

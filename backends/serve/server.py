@@ -1,5 +1,6 @@
 """Listens, serves, and stops in order."""
 
+import math
 import socket
 from types import FrameType
 
@@ -42,7 +43,12 @@ class Server:
             parallel: texts that the model continues at a time, step by step in turn; each has its caches.
             queue: requests that may wait for that; one more is answered with 429.
             grace: seconds that running answers may still take after `stop`.
+
+        Raises:
+            InputError: `grace` is no finite number from 0.
         """
+        if not 0 <= grace < math.inf:
+            raise InputError(f"grace {grace}: wanted a finite number of seconds from 0")
         self._listener, self._grace = listener, grace
         self._scheduler = Scheduler(reader.session, parallel)
         config = uvicorn.Config(

@@ -10,17 +10,16 @@ from ...frontend.definitions import as_paths
 from ...frontend.errors import InputError, UnsupportedError
 from ...frontend.splits import split_paths
 from ...frontend.tokenizer import Tokenizer
+from .. import BACKENDS
 from ..bundles.bundle import MODULE, Bundle
 from ..bundles.manifest import entries_of
-from ..bundles.source import check_archdefs, located, lowered
+from ..bundles.source import check_archdefs, check_own_kv, located, lowered
 from ..caches import check_kv, chosen_kv
 from ..host.cores import check_threads, usable_cores
 from ..host.extras import exporting
 from ..host.machine import best_target, this_machine
 from ..progress import Progress, silent
 from .session import Facts, Session
-
-BACKENDS = ("iree", "native", "xla")
 
 
 @exporting()
@@ -43,7 +42,8 @@ def load(
         backend: `iree` (the compiled module), `native` (kernels called from Python on the mapped file) or `xla` (the
             portable module on XLA's CPU client).
         threads: workers; None is one for each core that this process may use (`usable_cores`).
-        kv: element type of the caches where a `.gguf` is given, by default what `chosen_kv` says; a bundle has its own.
+        kv: element type of the caches where a `.gguf` is given, by default what `chosen_kv` says; a bundle has its own,
+            and takes no other.
         exact: backend `native`: float32 arithmetic on dequantized weights instead of the fast kernels.
         weights: the GGUF of a bundle whose link to it is broken.
         archdefs: directories of definitions that go before the shipped ones.
@@ -64,6 +64,7 @@ def load(
     progress("finding the model")
     bundle, file = located(model, weights)
     check_archdefs(bundle, definitions)
+    check_own_kv(bundle, kv)
     if bundle:
         bundle.check_sizes()
     if backend != "iree":

@@ -11,9 +11,12 @@ def checked_stops(given: str | Iterable[str] | None) -> tuple[str, ...]:
     """Stop texts as a tuple; one text is a list of one.
 
     Raises:
-        InputError: one is empty or no text, or there are more than 64.
+        InputError: they are no texts, one is empty, or there are more than 64.
     """
-    stops = (given,) if isinstance(given, str) else tuple(given or ())
+    try:
+        stops = (given,) if isinstance(given, str) else tuple(given or ())
+    except TypeError:
+        raise InputError(f"stop {shown(given)}: wanted a text or several") from None
     for stop in stops:
         if not isinstance(stop, str) or not stop:
             raise InputError(f"stop {shown(stop)}: wanted a text that isn't empty")

@@ -66,7 +66,7 @@ class _Parser:
         self.parameter_line: dict[str, int] = {}
         self.kind_line: dict[str, int] = {}
         self.tensor_names: set[str] = set()  # under which layer kinds give tensors
-        self.texts: dict[str, str] = {}  # the defaults that are no numbers
+        self.texts: dict[str, tuple[str, int]] = {}  # the defaults that are no numbers, and their lines
         self.entries = self.words = 0
 
     def parse(self) -> ArchDef:
@@ -233,7 +233,7 @@ class _Parser:
                 if isinstance(part, Name | Call | Text):
                     self._check(part, known, parameter.line)
             if isinstance(parameter.default, Text):
-                self.texts.setdefault(parameter.name, parameter.default.value)
+                self.texts.setdefault(parameter.name, (parameter.default.value, parameter.line))
             known.add(parameter.name)
         given = known | {"i"}
         for choice in self.layer_kinds:
@@ -264,7 +264,8 @@ class _Parser:
                 message = f"no value {name.name!r}{nearest(name.name, known)}"
                 raise InputError(f"{self.source}:{line}:{name.column}: {message}")
             if name.name in texts:
-                message = f"{name.name!r} has the text {texts[name.name]!r} by default, and a number is wanted here"
+                text, given = texts[name.name]
+                message = f"{name.name!r} has the text {text!r} by default (line {given}), and a number is wanted here"
                 raise InputError(f"{self.source}:{line}:{name.column}: {message}")
         if number and isinstance(expression, Text):
             message = f"the text {expression.value!r} stands where a number is wanted"

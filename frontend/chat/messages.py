@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError, UnsupportedError
+from ..given import parse_json
 
 Message = Mapping[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -62,8 +63,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     arguments = function.get("arguments")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     try:
-        is_object = isinstance(json.loads(text or "{}"), dict)
-    except (ValueError, RecursionError):
+        is_object = isinstance(parse_json(text or "{}"), dict)
+    except ValueError:
         is_object = False
     if not is_object:
         raise InputError(f"{where}.function.arguments: no JSON object")

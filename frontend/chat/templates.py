@@ -23,6 +23,11 @@ SECONDS, SECONDS_PER_MESSAGE = 1.5, 0.01
 """Processor time of a rendering; some milliseconds are usual, and some templates look back from each message."""
 MOST_TEMPLATE = 4 << 20
 
+_UNMARKED = ("bos_token", "eos_token", "add_generation_prompt")
+"""Variables whose values no user writes."""
+OWN = ("messages", "tools", "documents", *_UNMARKED)
+"""Variables that a rendering makes of its arguments, and that nobody else may give."""
+
 _GO_ACTION = re.compile(
     r"\{\{-?\s*(?:(?:if|with|range|else if|template|define|block)\s+[.$\"(]|end\s*-?\}\}|[.$][A-Za-z])"
 )
@@ -189,12 +194,14 @@ class ChatTemplates:
             documents: for templates that read them.
             add_generation_prompt: end where the model's answer begins.
             name: a template's name.
-            variables: more for the template, such as `enable_thinking`.
+            variables: more for the template, such as `enable_thinking`; none of `OWN`.
 
         Raises:
-            InputError: no template, messages that are none, or the template's own error, with what it says.
+            InputError: no template, messages that are none, a variable that can't be given, or the template's own
+                error, with what it says.
             UnsupportedError: content other than text, or a template in another language.
         """
+        check_variables(variables or {})
         source = self.source(name, tools=bool(tools))
         given = {
             "messages": normalised(messages),
@@ -212,7 +219,7 @@ class ChatTemplates:
             raise InputError(f"the conversation is no JSON data: {error}") from None
         start, end = free_marks(everything)
         marker = Marker(tokenizer.control_texts, everything, start, end)
-        marked = {key: given[key] if key in _OWN else marker.mark(value) for key, value in given.items()}
+        marked = {key: given[key] if key in _UNMARKED else marker.mark(value) for key, value in given.items()}
         seconds = SECONDS + SECONDS_PER_MESSAGE * len(messages)
         asked = {"template": source, "variables": marked, "marks": start + end, "seconds": seconds}
         return Prompt(marker.barred(rendered(json.dumps(asked).encode())), start)
@@ -231,8 +238,15 @@ class ChatTemplates:
         return Prompt(marker.barred(marked), start)
 
 
-_OWN = ("bos_token", "eos_token", "add_generation_prompt")
-"""Variables that no user writes."""
+def check_variables(names: Iterable[str]) -> None:
+    """Refuses variables for a template that it has already.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name in names:
+        if name in OWN:
+            raise InputError(f"the template's variable {name!r} is made of the conversation and can't be set")
 
 
 def _is_template(value: Any) -> bool:

@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 16 << 20
 """Characters of a rendered conversation."""
+LATE = (
+    "{{ strftime_now('%B') | tojson(indent=1) }}",
+    "{{ 1 + '' }}",
+    "{{",
+    "{{ 'a' | wordwrap(1) }}{{ '<b>' | striptags }}{{ lipsum(n=1) }}{{ [1] | pprint }}{{ [1] | random }}",
+    "{{ {} | xmlattr }}{{ 'a.b' | urlize }}{{ 'a' | urlencode }}{{ 1 | filesizeformat }}",
+    *(
+        f"{{{{ 'a'.encode('{codec}') | string }}}}"
+        for codec in ("utf-16", "utf-32", "utf-8-sig", "cp1252", "none such")
+    ),
+)
+"""Templates that use what Python and jinja2 import when it is first wanted: once no file can be opened, nothing is."""
 _PRINTABLE = (str, int, float, list, tuple, dict, type(None), jinja2.Undefined)
 
 
@@ -167,6 +179,8 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
         return {"error": "it needs more memory than a template may have"}
     except RecursionError:
         return {"error": "it calls itself, or is nested, without end"}
+    except (ImportError, OSError):
+        return {"error": "it needs a part of Python that templates don't have, such as a rare encoding"}
     except Exception as error:  # an error of the template, whatever its type
         return {"error": f"{type(error).__name__}: {error}"[:500]}
 
@@ -187,8 +201,8 @@ def _bound(memory: int) -> None:
 
 def main() -> None:
     """Answers requests until standard input ends."""
-    for template in ("{{ strftime_now('%B') | tojson(indent=1) }}", "{{ 1 + '' }}", "{{"):
-        _answer({"template": template, "variables": {}, "marks": ""})  # imports what comes late
+    for template in LATE:
+        _answer({"template": template, "variables": {}, "marks": ""})
     _bound(int(sys.argv[2]))
     timer = getattr(signal, "setitimer", lambda *_: None)
     which = getattr(signal, "ITIMER_PROF", 0)

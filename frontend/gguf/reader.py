@@ -12,6 +12,9 @@ from .file import GgufFile
 from .header import read_header
 from .mapping import mapped
 
+SPLIT_KEYS = frozenset(("split.no", "split.count"))
+"""What every part of a split model has."""
+
 
 def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
     """Map the GGUF file at `path` and read its header; the data's place is checked, the data itself is not read.
@@ -60,6 +63,10 @@ def _joined(first: GgufFile) -> GgufFile:
                 raise InputError(f"{shown_path(path)}: no such file; it is part {len(parts) + 1} of {count} of {shown}")
             part = _read_file(path)
             parts += part.parts
+            if SPLIT_KEYS - part.metadata.keys():
+                raise InputError(
+                    f"{shown_path(path)}: is no part of a model in several files; wanted part {len(parts)} of {shown}"
+                )
             for key, wanted in (("split.no", len(parts) - 1), ("split.count", count)):
                 if (found := _split_key(part, key, -1)) != wanted:
                     raise InputError(f"{shown_path(path)}: key {quoted(key)} is {found}, but should be {wanted}")

@@ -5,11 +5,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..given import read_file
 from ..splits import split_name, split_number, split_paths
 from .folders import expanded, home, is_dir, listed, walk
 from .stored import StoredModel, blob_fault
 
 HUGGING_FACE = "Hugging Face"
+_MOST_REVISION = 1 << 10
+"""Bytes of the file that names a revision, which has 40."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -75,7 +78,7 @@ def _snapshot(folder: Path) -> Path | str:
     snapshots = [p for p in listed(folder / "snapshots") if is_dir(p)]
     main = folder / "refs" / "main"
     try:
-        revision = main.read_text("ascii").strip()
+        revision = read_file(main, _MOST_REVISION).decode("ascii").strip()
     except (OSError, ValueError):
         return max(snapshots, key=lambda p: (p.stat().st_mtime, p.name)) if snapshots else _unfinished(folder)
     found = next((p for p in snapshots if p.name == revision), None)

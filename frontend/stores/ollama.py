@@ -1,13 +1,12 @@
 """The Ollama store."""
 
-import json
 import os
 import re
-import stat
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..given import parse_json, read_file
 from .folders import MOST_ENTRIES, home, walk
 from .stored import StoredModel, blob_fault
 
@@ -78,12 +77,10 @@ def _layers(manifest: Path) -> list[dict[str, Any]]:
         OSError: it can't be read.
         ValueError: it is none.
     """
-    status = manifest.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_MANIFEST_BYTES:
-        raise ValueError(f"no file of up to {_MOST_MANIFEST_BYTES} bytes, as a manifest is")
+    read = read_file(manifest, _MOST_MANIFEST_BYTES)
     try:
-        layers = json.loads(manifest.read_text("utf-8"))["layers"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        layers = parse_json(read)["layers"]
+    except (ValueError, KeyError, TypeError):
         raise ValueError("damaged, no manifest") from None
     if not isinstance(layers, list) or not all(
         isinstance(layer, dict) and isinstance(layer.get("mediaType"), str) and isinstance(layer.get("digest"), str)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, shown
 
 
 class TokenType(IntEnum):
@@ -156,7 +156,7 @@ def flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
     """
     value = metadata.get(f"tokenizer.ggml.{name}", default)
     if not isinstance(value, bool):
-        raise InputError(f"tokenizer.ggml.{name} is {value!r}; it must be true or false")
+        raise InputError(f"tokenizer.ggml.{name} is {shown(value)}; it must be true or false")
     return value
 
 
@@ -169,7 +169,7 @@ def _by_key(metadata: Mapping[str, Any], role: str, size: int, default: int | No
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size:
             found = value
         elif value is not None:
-            notes.append(f"{key} is {value!r}, which is none of the {size} tokens; it is ignored")
+            notes.append(f"{key} is {shown(value)}, which is none of the {size} tokens; it is ignored")
     return found
 
 

@@ -7,16 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import groupby
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import InputError
+from ..errors import InputError, shown
+from ..given import parse_json, read_file
 from .families import Family, Saved, family_class, family_of
 from .partition import Partition
 from .roles import SpecialTokens, TokenType
 from .vocabulary import read_vocabulary
 
 CONFIG_FILE = "tokenizer_config.json"
+MOST_CONFIG_BYTES = 64 << 20
+MOST_TOKENS = 1 << 24
+"""Of a vocabulary, which has a quarter of a million in the largest of today's models."""
 
 # What a whole text loses when it is decoded, one after the other (llama.cpp, llama-vocab.cpp).
 _SPACES = (
@@ -88,12 +93,13 @@ class Tokenizer:
         """
         path = Path(folder) / CONFIG_FILE
         try:
-            config = json.loads(path.read_text("utf-8"))
+            config = parse_json(read_file(path, MOST_CONFIG_BYTES))
             name, options = config["family"], config["options"]
             said: dict[str, Any] = config["specials"]
             said |= {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
             specials = SpecialTokens(**said)
-            types = [kind for kind, count in config["types"] for _ in range(count)]
+            types = _types(config["types"])
+            _check_ids(said, len(types))
             prefix, clean = bool(config["add_space_prefix"]), bool(config["clean_spaces"])
             made = family_class(name)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -157,7 +163,7 @@ class Tokenizer:
         `whole` one, BOS and EOS around it go, and the spaces that encoding put in.
 
         Raises:
-            ValueError: an id is outside the vocabulary.
+            InputError: an id is none of the vocabulary.
         """
         if whole:
             return self._decode_whole(list(ids), render_special)
@@ -181,7 +187,7 @@ class Tokenizer:
         """The bytes of one token, a control token's text included; they need not be whole characters.
 
         Raises:
-            ValueError: as `decode`.
+            InputError: as `decode`.
         """
         return self._piece(token, True)
 
@@ -191,8 +197,8 @@ class Tokenizer:
 
     def _piece(self, token: int, render_special: bool) -> bytes:
         """The bytes of a token, which need not be whole characters."""
-        if not 0 <= token < self.vocab_size:
-            raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        if not isinstance(token, Integral) or not 0 <= token < self.vocab_size:
+            raise InputError(f"token {shown(token)} is outside the vocabulary of {self.vocab_size}")
         match self._types[token]:
             case TokenType.NORMAL:
                 return self._family.unescape(self._family.text(token))
@@ -232,7 +238,7 @@ class TokenStream:
         """The characters that this id completes, "" while one is unfinished.
 
         Raises:
-            ValueError: as `Tokenizer.decode`.
+            InputError: as `Tokenizer.decode`.
         """
         return self._decoder.decode(self._tokenizer._piece(token, self._render_special))
 
@@ -241,6 +247,31 @@ class TokenStream:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
+
+
+def _types(runs: Any) -> bytes:
+    """The type of every token, of runs of equal ones, each a type and a number of tokens.
+
+    Raises:
+        TypeError, ValueError: they are no such runs.
+    """
+    if not all(type(number) is int for run in runs for number in run):
+        raise ValueError("types: wanted pairs of whole numbers")
+    if any(count < 0 for _, count in runs) or sum(count for _, count in runs) > MOST_TOKENS:
+        raise ValueError(f"types: wanted up to {MOST_TOKENS}")
+    return b"".join(bytes([TokenType(kind)]) * count for kind, count in runs)
+
+
+def _check_ids(specials: Mapping[str, Any], size: int) -> None:
+    """Refuses special tokens that are none of the vocabulary's.
+
+    Raises:
+        ValueError: one isn't.
+    """
+    for name, given in specials.items():
+        for token in given if isinstance(given, tuple) else (given,):
+            if not isinstance(token, bool | None) and not (isinstance(token, int) and 0 <= token < size):
+                raise ValueError(f"specials.{name}: {token!r} is none of {size} tokens")
 
 
 def _check_unicode(text: str) -> None:

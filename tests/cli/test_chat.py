@@ -194,7 +194,7 @@ def test_the_same_seed_gives_the_same_answers(bundle: Path) -> None:
     [
         ("/nothing\n", (), "no command /nothing"),
         ("/load /nowhere/talk.json\n", (), "/nowhere/talk.json: No such file"),
-        ("/save /nowhere/talk.json\n", (), "/nowhere/talk.json: No such file"),
+        ("/save /nowhere/talk.json\n", (), "/nowhere/talk.json: can't be written: No such file"),
         ("/save\n", (), "needs the name of a file"),
         ("/system no\n", (), "not that"),
         ("a\udcff\n", (), "line 1: byte 1 is not UTF-8"),

@@ -100,3 +100,14 @@ def test_a_missing_extra_is_an_error_like_any_other(call: str, tiny_gemma3_path:
     call = call.replace("MODEL", repr(str(tiny_gemma3_path)))
     done = subprocess.run([sys.executable, "-c", BASE_INSTALL, call], capture_output=True, text=True, check=True)
     assert done.stdout == ("3 this needs the package llvmlite, which is not installed; pip install 'ggufc[export]'\n")
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "decide"])
+def test_a_type_of_caches_reaches_the_session(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, kv: str, **__: object) -> None:
+        raise InputError(f"caches of {kv}")
+
+    monkeypatch.setattr("ggufc.backends.sessions.load.load", load)
+    words = () if command == "chat" else ("hi",)
+    done = CliRunner().invoke(main, [command, "m.gguf", *words, "--kv", "q8_0"])
+    assert done.exit_code == 2 and "caches of q8_0" in done.stderr

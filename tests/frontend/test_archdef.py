@@ -192,7 +192,7 @@ WRONG = {
         6,
         '  eps norm_eps = "x"\n  more = 2 * eps',
         14,
-        "'eps' has the text 'x' by default, and a number is wanted here",
+        "'eps' has the text 'x' by default (line 6), and a number is wanted here",
     ),
     "byte order mark": (1, "\ufeffarch toy", 1, "begins with a byte order mark (U+FEFF); save the file as UTF-8"),
     "entry outside of sections": (1, "  arch toy", 3, "an indented line before any section"),
@@ -217,7 +217,9 @@ def test_a_wrong_line_is_told_with_its_place(case: tuple[int, str, int, str]) ->
 def test_a_text_by_default_is_no_number(used: str, place: str) -> None:
     """Though a file may have a number there."""
     text = SMALL.replace("norm_eps", 'norm_eps = "x"').replace(used.replace("first eps", "first 2"), used)
-    with pytest.raises(InputError, match=f"^toy.archdef:{place}: 'eps' has the text 'x' by default, and a number"):
+    with pytest.raises(
+        InputError, match=f"^toy.archdef:{place}: 'eps' has the text 'x' by default .line 6., and a number"
+    ):
         parse(text, "toy.archdef")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ggufc.frontend.chat import renderer, templates
-from ggufc.frontend.chat.templates import ChatTemplates, is_go_template
+from ggufc.frontend.chat.templates import OWN, ChatTemplates, is_go_template
 from ggufc.frontend.errors import GgufcError, InputError, UnsupportedError
 from ggufc.frontend.gguf.reader import read_gguf
 from ggufc.frontend.tokenizer import Tokenizer
@@ -292,6 +292,33 @@ def test_the_renderer_opens_no_file_and_little_memory() -> None:
     rows = {line[:25].strip(): line[26:46].strip() for line in limits.read_text().splitlines()}
     assert (rows["Max open files"], rows["Max file size"]) == ("0", "0")
     assert int(rows["Max address space"]) == renderer.MEMORY
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ 'a b' | wordwrap(1) }}", "a\nb"),
+        ("{{ '<b>x' | striptags }}", "x"),
+        ("{{ lipsum(n=1) | length > 9 }}", "True"),
+        ("{{ [1] | pprint }}{{ [1] | random }}", "[1]1"),
+        ("{{ {'a': 1} | xmlattr }}", ' a="1"'),
+        ("{{ 'a.b' | urlize }}{{ 'ä' | urlencode }}{{ 1000 | filesizeformat }}", "a.b%C3%A41.0 kB"),
+        ("{{ 'a'.encode('utf-16') | length }}", "4"),
+    ],
+)
+def test_what_is_imported_late_is_there_though_no_file_can_be_opened(template: str, text: str) -> None:
+    assert rendered(template) == text
+
+
+def test_a_rare_encoding_is_told_of_as_such() -> None:
+    with pytest.raises(InputError, match="needs a part of Python that templates don't have, such as a rare encoding"):
+        rendered("{{ 'a'.encode('shift_jis') | length }}")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_variable_never_takes_the_conversations_place(name: str) -> None:
+    with pytest.raises(InputError, match=f"variable '{name}' is made of the conversation"):
+        rendered("{{ messages }}", variables={name: [USER]})
 
 
 def test_templates_that_are_none(shared_dir: Path) -> None:

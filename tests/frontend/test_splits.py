@@ -65,6 +65,13 @@ def test_a_wrong_set_of_files_is_refused(first: Path, tmp_path: Path) -> None:
         read_gguf(first)
 
 
+def test_a_whole_model_in_the_place_of_a_part_is_refused(first: Path, tiny_gemma3_path: Path) -> None:
+    second = parts(first)[1]
+    shutil.copy(tiny_gemma3_path, second)
+    with pytest.raises(InputError, match=f"{second.name}: is no part of a model in several files; wanted part 2 of "):
+        read_gguf(first)
+
+
 def test_a_tensor_in_two_files_is_refused(first: Path) -> None:
     names = [info.name.encode() for info in read_gguf(first).tensors.values() if info.part == 2]
     other = [info.name.encode() for info in read_gguf(first).tensors.values() if info.part == 1]

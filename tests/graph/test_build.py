@@ -184,8 +184,8 @@ def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:
     ("old", "new", "message"),
     [
         ("x = add x, h", "x = add x, hh", "toy.archdef:16:14: 'hh' is read before it is set (did you mean 'h'?)"),
-        ("[width]", "[width / 5]", "toy.archdef:14:7: a dimension of the shape is 6.4, wanted a whole number above 0"),
-        ("[width]", "[width - 32]", "toy.archdef:14:7: a dimension of the shape is 0, wanted a whole number above 0"),
+        ("[width]", "[width / 5]", "toy.archdef:14:7: a dimension of the shape is 6.4, wanted a whole number from 1"),
+        ("[width]", "[width - 32]", "toy.archdef:14:7: a dimension of the shape is 0, wanted a whole number from 1"),
         (
             "[width]",
             "[4, width]",

@@ -7,11 +7,12 @@ import multiprocessing
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from ....frontend.errors import GgufcError
 from ..engine import Engine
@@ -25,12 +26,12 @@ class Run:
         ids: fed at once; there may be none.
         counts: numbers of tokens decoded after them, greedily and past any stop token; the largest are decoded, and the
             time is taken at each.
-        embeds: the ids are turned into an embedding instead.
+        encode: `embed` or `classify` where the ids are turned into an embedding or scores instead.
     """
 
     ids: Sequence[int]
     counts: Sequence[int] = ()
-    embeds: bool = False
+    encode: Literal["embed", "classify"] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,18 @@ class Timing:
         fed_s: for its ids.
         decoded_s: by number of tokens decoded.
         peak_rss: most memory that was resident in the process so far, in bytes.
+        waited_s: of the process's threads together, while they could have run and had no core.
     """
 
     fed_s: float
     decoded_s: dict[int, float]
     peak_rss: int
+    waited_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All that was timed."""
+        return self.fed_s + max(self.decoded_s.values(), default=0.0)
 
 
 class EngineProcess:
@@ -106,10 +114,17 @@ def _serve(connection: Connection, make: Callable[[], Engine]) -> None:
 
 def timed(engine: Engine, run: Run) -> Timing:
     """Runs a sequence from its start."""
-    if run.embeds:
+    waited = _waited()
+    if run.encode is None:
+        fed, decoded = _fed_and_decoded(engine, run)
+    else:
         start = perf_counter()
-        engine.embed(run.ids)
-        return Timing(perf_counter() - start, {}, _peak_rss())
+        (engine.embed if run.encode == "embed" else engine.classify)(run.ids)
+        fed, decoded = perf_counter() - start, {}
+    return Timing(fed, decoded, _peak_rss(), max(0.0, _waited() - waited))
+
+
+def _fed_and_decoded(engine: Engine, run: Run) -> tuple[float, dict[int, float]]:
     engine.reset()
     start = perf_counter()
     token = int(engine.prefill(run.ids).argmax()) if run.ids else 0
@@ -119,7 +134,16 @@ def timed(engine: Engine, run: Run) -> Timing:
         token = engine.decode_greedy(token)
         if n in run.counts:
             decoded[n] = perf_counter() - fed
-    return Timing(fed - start, decoded, _peak_rss())
+    return fed - start, decoded
+
+
+def _waited() -> float:
+    """Seconds that this process's threads stood in the queue for a core so far; 0 where the system doesn't tell."""
+    waited = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # the thread has ended, or the system keeps no such count
+            waited += int(path.read_text().split()[1])
+    return waited / 1e9
 
 
 def _peak_rss() -> int:

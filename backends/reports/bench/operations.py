@@ -11,7 +11,7 @@ from ....graph.ir import Op
 from ....graph.ops import PRODUCTS
 from ....graph.types import ring_window
 from ....passes.pipeline import entry_graphs
-from ...bundles.source import located, lowered
+from ...bundles.source import check_own_kv, located, lowered
 from ...caches import chosen_kv
 from ...host.cores import usable_cores
 from ...native.executor import NativeExecutor, Timed
@@ -27,6 +27,7 @@ def profile(
     depth: int = 512,
     threads: Sequence[int] = (),
     runs: int = 5,
+    kv: str | None = None,
     weights: Path | None = None,
     archdefs: Sequence[Path] = (),
     progress: Progress = silent,
@@ -40,7 +41,7 @@ def profile(
         depth: tokens before the one that is decoded.
         threads: numbers of workers; none given: one for each core.
         runs: of which medians are taken.
-        weights, archdefs, progress: as for `bench`.
+        kv, weights, archdefs, progress: as for `bench`.
 
     Returns:
         For each entry point and number of threads `entry`, `threads`, `tokens`, `depth`, `ms`, `bytes` (of `decode`
@@ -52,12 +53,13 @@ def profile(
         InputError, UnsupportedError: as `load`.
     """
     bundle, file = located(model, weights)
+    check_own_kv(bundle, kv)
     opened = lowered(bundle, file, archdefs)
     if max(prompt_tokens, depth + 1) > opened.context_length:
         raise InputError(
             f"{file}: {max(prompt_tokens, depth + 1)} tokens exceed its context of {opened.context_length}"
         )
-    graphs = entry_graphs(opened, bundle.manifest["kv"] if bundle else chosen_kv(opened.graph))
+    graphs = entry_graphs(opened, bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv))
     activations = bundle.manifest["activations"] if bundle else 16
     calls = {"decode": (1, depth), "prefill": (min(prompt_tokens, CHUNK), 0), "encode": (prompt_tokens, 0)}
     wanted = ("decode", "prefill") if opened.definition.kind == "decoder" else ("encode",)

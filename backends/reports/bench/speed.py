@@ -5,25 +5,25 @@ A round that does not count goes before, and medians are reported, so that a mac
 none. Numbers of threads are measured one after the other, each with processes of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ....frontend.errors import InputError
 from ....graph.model import Model
 from ...bundles.cache import cached_bundle
-from ...bundles.source import located, lowered
+from ...bundles.source import check_own_kv, located, lowered
 from ...caches import chosen_kv
 from ...host.cores import usable_cores
 from ...progress import Progress, silent
 from ...sessions.load import load
-from ..bandwidth import ReadBandwidth, noise
+from ..bandwidth import NOISE, ReadBandwidth, noise, scatter
 from ..costs import decode_bytes
 from ..engine import Engine
 from ..llama_cpp import KV, LlamaCpp
@@ -40,6 +40,7 @@ def bench(
     depths: Sequence[int] = (),
     threads: Sequence[int] = (),
     backend: str = "iree",
+    kv: str | None = None,
     llama_cpp: bool = False,
     rounds: int = 5,
     weights: Path | None = None,
@@ -54,7 +55,7 @@ def bench(
         tokens: numbers of tokens to decode, greedily, past any stop token.
         depths: numbers of tokens that stand before the first that is decoded; none given: each of `prompts`.
         threads: numbers of workers of each engine; none given: one for each core.
-        backend: one of `load`'s.
+        backend, kv: as `load`'s.
         llama_cpp: measure llama.cpp on the same file too.
         rounds: that count.
         weights: the GGUF of a bundle whose link to it is broken.
@@ -78,11 +79,12 @@ def bench(
     progress("reading the header")
     bundle, file = located(model, weights)
     opened = lowered(bundle, file, archdefs)
+    check_own_kv(bundle, kv)
     plan = _Plan.of(opened, prompts, tokens, depths or prompts)
     if backend == "iree" and not bundle:
-        bundle = cached_bundle(file, archdefs=archdefs, progress=progress)
-    kv = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph)
-    rivals = {OURS: kv} | ({THEIRS: KV} if llama_cpp else {})
+        bundle = cached_bundle(file, kv=kv, archdefs=archdefs, progress=progress)
+    cached_as: str = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv)
+    rivals = {OURS: cached_as} | ({THEIRS: KV} if llama_cpp else {})
     measured = []
     for workers in threads or (usable_cores(),):
         makers: dict[str, Callable[[], Engine]] = {
@@ -91,10 +93,11 @@ def bench(
                 bundle.path if bundle else file,
                 backend,
                 threads=workers,
+                kv=cached_as,
                 weights=file if bundle else None,
                 archdefs=() if backend == "iree" else tuple(archdefs),  # a compiled module has its definition in it
             ),
-            THEIRS: partial(LlamaCpp, file, workers, plan.longest, embeds=plan.embeds),
+            THEIRS: partial(LlamaCpp, file, workers, plan.longest, embeds=plan.encode is not None),
         }
         measured.append(_measure(plan, {name: makers[name] for name in rivals}, workers, rounds, progress))
     return _report(opened, plan, measured, rivals) | {"model": opened.name, "backend": backend, "rounds": rounds}
@@ -112,24 +115,24 @@ class _Plan:
     Attributes:
         prompts, tokens, depths: as given, each once.
         runs: the sequences by the number of tokens that they begin with.
-        embeds: the model is an encoder.
+        encode: what an encoder does with the sequences, as in `Run`.
     """
 
     prompts: tuple[int, ...]
     tokens: tuple[int, ...]
     depths: tuple[int, ...]
     runs: dict[int, Run]
-    embeds: bool
+    encode: Literal["embed", "classify"] | None
 
     @staticmethod
     def of(model: Model, prompts: Sequence[int], tokens: Sequence[int], depths: Sequence[int]) -> "_Plan":
         prompts, tokens, depths = (tuple(dict.fromkeys(given)) for given in (prompts, tokens, depths))
-        embeds = model.definition.kind == "encoder"
-        if embeds:
-            tokens, depths = (), ()
+        encode: Literal["embed", "classify"] | None = None
+        if model.definition.kind == "encoder":
+            encode, tokens, depths = "classify" if model.labels else "embed", (), ()
         ids = np.random.default_rng(0).integers(0, model.vocabulary, max((*prompts, *depths))).tolist()
-        runs = {n: Run(ids[:n], tokens if n in depths else (), embeds) for n in sorted({*prompts, *depths})}
-        plan = _Plan(prompts, tokens, depths, runs, embeds)
+        runs = {n: Run(ids[:n], tokens if n in depths else (), encode) for n in sorted({*prompts, *depths})}
+        plan = _Plan(prompts, tokens, depths, runs, encode)
         if plan.longest > model.context_length:
             raise InputError(
                 f"{model.file.path}: a sequence of {plan.longest} tokens exceeds the model's context of "
@@ -165,6 +168,11 @@ class _Measured:
         """What it takes to be ready, and to have run."""
         peak = max(t.peak_rss for (name, _), rounds in self.rounds.items() if name == engine for t in rounds)
         return {"load_ms": self.load_s[engine] * 1e3, "peak_rss_mb": peak / 1e6}
+
+    def waited(self, engine: str) -> float:
+        """The share of its time that an engine's threads stood waiting for a core."""
+        rounds = [t for (name, _), given in self.rounds.items() if name == engine for t in given]
+        return sum(t.waited_s for t in rounds) / (self.threads * sum(t.total_s for t in rounds))
 
     @property
     def bandwidth(self) -> float:
@@ -202,7 +210,7 @@ def _measure(
 
 def _report(model: Model, plan: _Plan, measured: Sequence[_Measured], kinds: dict[str, str]) -> dict[str, Any]:
     """What `bench` returns; `kinds` are the types of the engines' caches."""
-    word = "encode" if plan.embeds else "prefill"
+    word = "encode" if plan.encode else "prefill"
     fed: list[dict[str, Any]] = [
         {"threads": m.threads, "tokens": length}
         | _beside({name: {"tok_s": m.fed_tok_s(name, length)} for name in kinds})
@@ -218,7 +226,7 @@ def _report(model: Model, plan: _Plan, measured: Sequence[_Measured], kinds: dic
         figures = {f"{word}_tok_s": fed[0][name]["tok_s"]}
         if decoded:
             figures |= {f"decode_{key}": value for key, value in decoded[0][name].items()}
-        figures |= loads[0][name] | ({} if plan.embeds else {"kv": kv})
+        figures |= loads[0][name] | ({} if plan.encode else {"kv": kv})
         report |= figures if name == OURS else {name: figures}
     report["bandwidth_gb_s"] = measured[0].bandwidth / 1e9
     if decoded:
@@ -253,7 +261,7 @@ def _beside(engines: dict[str, dict[str, float]]) -> dict[str, Any]:
 
 
 def _notes(measured: Sequence[_Measured], decoded: Sequence[dict[str, Any]]) -> list[str]:
-    notes = [f"{counted(m.threads, 'thread')}: {said}" for m in measured if (said := noise(m.reads))]
+    notes = [f"{counted(m.threads, 'thread')}: {said}" for m in measured for said in _doubts(m)]
     above = max((row["fraction"] for row in decoded), default=0)
     if above > 1:
         notes.append(
@@ -261,3 +269,17 @@ def _notes(measured: Sequence[_Measured], decoded: Sequence[dict[str, Any]]) -> 
             "busy while that was measured, or the weights fit into the processor's caches"
         )
     return notes
+
+
+def _doubts(found: _Measured) -> Iterator[str]:
+    """Signs that the machine was busy: reads of memory, rounds that lie apart, engines that waited for a core."""
+    if said := noise(found.reads):
+        yield said
+    engines = dict.fromkeys(name for name, _ in found.rounds)
+    for engine in engines:
+        seconds = [[t.total_s for t in rounds] for (name, _), rounds in found.rounds.items() if name == engine]
+        if (apart := max(map(scatter, seconds))) > NOISE:
+            yield f"rounds of {engine} lie up to {apart:.0%} from their median: the machine was busy, or slowed down"
+    for engine in engines:
+        if (waited := found.waited(engine)) > NOISE:
+            yield f"{engine} waited {waited:.0%} of its time for a core: other programs were running"

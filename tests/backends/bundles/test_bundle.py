@@ -3,15 +3,16 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import ggufc
 import pytest
 from ggufc import InputError
-from ggufc.backends.bundles.bundle import MANIFEST, UNFINISHED, read_bundle, weight_names, write_manifest, written_aside
+from ggufc.backends.bundles.bundle import MANIFEST, read_bundle, weight_names
 from ggufc.backends.bundles.manifest import sealed
+from ggufc.backends.bundles.writing import UNFINISHED, write_manifest, written_aside
 from ggufc.backends.host.folders import owned_folder
 
 from ..conftest import TinyCase
@@ -241,8 +242,38 @@ def test_caches_that_are_not_the_entries_arguments_are_refused(change: str, copi
 def test_a_manifest_that_never_ends_is_not_read(copied: Path) -> None:
     (copied / MANIFEST).unlink()
     os.mkfifo(copied / MANIFEST)
-    with pytest.raises(InputError, match="no file of up to"):
+    with pytest.raises(InputError, match="is a pipe or a device, wanted a file"):
         read_bundle(copied)
+
+
+@pytest.mark.parametrize("name", ["model.host.vmfb", "tokenizer.model", "tokenizer_config.json", WEIGHTS])
+def test_a_pipe_in_place_of_a_file_is_refused(name: str, copied: Path) -> None:
+    """At once: opened as files are, it would wait for somebody who writes to it."""
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    with pytest.raises(InputError, match=r"is a pipe or a device, wanted a file; |0 bytes, wanted"):
+        ggufc.load(copied, threads=1).tokenizer  # noqa: B018
+
+
+def bomb(config: dict[str, Any]) -> bytes:
+    return json.dumps(config | {"types": [[1, 10**9]]}).encode()
+
+
+def no_token(config: dict[str, Any]) -> bytes:
+    return json.dumps(config | {"specials": config["specials"] | {"bos_id": 10**9}}).encode()
+
+
+@pytest.mark.parametrize("change", [lambda config: b"[" * 100_000, bomb, no_token])
+def test_a_tokenizers_configuration_that_was_written_by_hand(
+    change: Callable[[dict[str, Any]], bytes], copied: Path
+) -> None:
+    """With the sha256 that it now has, so that only its content can tell."""
+    (copied / "tokenizer_config.json").write_bytes(change(json.loads((copied / "tokenizer_config.json").read_text())))
+    manifest = json.loads((copied / MANIFEST).read_text())
+    (copied / MANIFEST).unlink()
+    write_manifest(copied, {key: value for key, value in manifest.items() if key != "files"})
+    with pytest.raises(InputError, match="export the model again"):
+        ggufc.load(copied, threads=1).tokenizer  # noqa: B018
 
 
 def test_a_strangers_folder_is_never_replaced(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,6 +310,6 @@ def test_a_model_inside_its_own_output_is_refused(tiny_f32: TinyCase, tmp_path: 
 def test_an_error_of_the_writer_is_not_the_outputs(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="a source"), written_aside(tmp_path / "out"):
         raise FileNotFoundError(2, "not there", "a source")
-    with pytest.raises(InputError, match="/dev/null/out: can't be written"), written_aside(Path("/dev/null/out")):
+    with pytest.raises(InputError, match="/dev/null/out: /dev/null is no folder"), written_aside(Path("/dev/null/out")):
         pass
     assert list(tmp_path.iterdir()) == []

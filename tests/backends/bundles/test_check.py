@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ggufc
 import pytest
 from ggufc.backends.bundles.bundle import read_bundle
 from ggufc.backends.bundles.check import check_bundle
@@ -80,3 +81,9 @@ def test_a_manifest_that_says_other_than_the_model_is_refused(
     (copied / "manifest.json").write_text(json.dumps(sealed(manifest)))
     found = failed(copied)
     assert list(found) == ["contents"] and f"the manifest's {said}" in found["contents"]
+
+
+def test_a_bundle_has_its_own_type_of_caches(tiny_f32: TinyCase) -> None:
+    for call in (ggufc.load, verify):
+        with pytest.raises(InputError, match=r"caches of type f32; export the model with --kv q8_0"):
+            call(tiny_f32.bundle.path, kv="q8_0")

@@ -20,7 +20,7 @@ from ..conftest import TinyCase
 ATOM = "fpu sse sse2 pni ssse3 cx16 sse4_1 sse4_2 movbe popcnt"
 HASWELL = "fpu sse sse2 pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes avx f16c rdrand abm bmi1 avx2 bmi2 lahf_lm"
 SKYLAKE = f"{HASWELL} avx512f avx512dq avx512cd avx512bw avx512vl"
-ICE_LAKE = f"{SKYLAKE} avx512vbmi avx512_vbmi2 avx512_vnni avx512_bitalg"
+ICE_LAKE = f"{SKYLAKE} avx512vbmi avx512_vbmi2 gfni avx512_vnni avx512_bitalg"
 PI4, PI5 = {16: 0x887}, {16: 0x119FFF, 26: 0}
 GRAVITON3 = {16: 0xEFFFFFFF, 26: 0x6F3FF}
 SIFIVE = {16: 0x112D}
@@ -57,12 +57,13 @@ def test_the_best_target_that_a_machine_runs_is_taken(name: str, told: str | dic
 
 
 def test_a_machine_that_runs_none_is_told_what_it_lacks() -> None:
-    targets = {name: ALL[name] for name in ("x86-64-v4", "aarch64")}
+    targets = {name: ALL[name] for name in ("x86-64-v4", "aarch64", "riscv64")}
     with pytest.raises(UnsupportedError) as refused:
         best_target(targets, "bundle", machine("x86_64", x86(HASWELL), {}))
     assert str(refused.value) == (
         "bundle: compiled for x86-64-v4 (this machine lacks avx512bw, avx512cd, avx512dq, avx512f, avx512vl), "
-        "aarch64 (this machine lacks an aarch64 processor); export it with a target that this machine has"
+        "aarch64 (this machine lacks an aarch64 processor), riscv64 (this machine lacks a riscv64 processor); "
+        "export it with a target that this machine has"
     )
 
 

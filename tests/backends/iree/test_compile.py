@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from ggufc.backends.bundles.export import export
-from ggufc.backends.iree.compile import CompileError, compile_module
+from ggufc.backends.iree.compile import CompileError, _refusal, check_flags, compile_module
 from ggufc.backends.iree.parameters import places
-from ggufc.backends.native.target import host_target
+from ggufc.backends.native.target import find_target, host_target
 from ggufc.frontend.errors import InputError, UnsupportedError
 
 from ..conftest import TinyCase
@@ -56,6 +56,26 @@ def test_a_flag_that_the_compiler_refuses_is_the_users(flag: str, tiny_f32: Tiny
     with pytest.raises(InputError, match=flag.split("=")[0].strip("-")) as refused:
         compile_module(tiny_f32.text, places(tiny_f32.model.file), host_target(), [flag])
     assert refused.value.exit_code == 2
+
+
+def test_a_flag_with_which_the_compiler_fails_is_the_users(tiny_f32: TinyCase) -> None:
+    flag = "--iree-llvmcpu-target-cpu=nope"
+    with pytest.raises(InputError, match=f"iree-compile fails with {flag}: "):
+        compile_module(tiny_f32.text, places(tiny_f32.model.file), host_target(), [flag])
+
+
+@pytest.mark.parametrize("flag", ["--iree-hal-target-device=vulkan", "--iree-hal-target-backends=cuda"])
+def test_a_flag_without_effect_is_refused(flag: str) -> None:
+    with pytest.raises(InputError, match=r"has no effect.*--target"):
+        check_flags([flag])
+
+
+def test_a_target_with_too_few_instructions_is_refused() -> None:
+    """RISC-V without products: LLVM would call a library for them, which a module doesn't have."""
+    report = "iree-lld: error: undefined symbol: __muldi3\n>>> referenced by ggufc"
+    refusal = _refusal(report, find_target("riscv64:-m"), ())
+    assert isinstance(refusal, UnsupportedError) and "riscv64-m: its code would call __muldi3" in str(refusal)
+    assert isinstance(_refusal(report, find_target("riscv64"), ()), CompileError)
 
 
 def test_what_surrounds_the_compiler_is_named(

@@ -12,15 +12,19 @@ from ggufc.backends.reports import layers
 from ggufc.backends.reports.layers import EXECUTORS, Layers
 from ggufc.graph.model import Model, open_model
 
-from ...tiny_models.variants import DECODERS
+from ...tiny_models.variants import DECODERS, ENCODERS, Variant
 
 PROMPTS = [[3, 17, 40, 8, 21], [9, 9, 30, 2, 5]]
 FAULTY = "faulty"
 
 
+def written(variant: Variant, folder: Path) -> Model:
+    return open_model(variant.write(folder / "m.gguf", types={"*": "q8_0"}, large=True))
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Model:
-    return open_model(DECODERS["gemma3"].write(tmp_path / "m.gguf", types={"*": "q8_0"}, large=True))
+    return written(DECODERS["gemma3"], tmp_path)
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,13 @@ class Changed:
         return raw[::-1].copy() if name == self.name else raw
 
 
+@pytest.mark.parametrize("variant", [DECODERS["gemma3"], ENCODERS["gemma-embedding"]], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("layer", [0, 3, 6])
-def test_a_fault_is_found_in_its_layer(layer: int, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_found_in_its_layer(
+    layer: int, variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = written(variant, tmp_path)
+
     def faulty(model: Model, *rest: Any) -> Any:
         changed: Any = Changed(model.file, f"blk.{layer}.attn_norm.weight")
         return EXECUTORS["native"](replace(model, file=changed), *rest)

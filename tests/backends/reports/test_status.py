@@ -77,12 +77,11 @@ def test_what_cannot_be_used_is_listed_with_the_error_that_using_it_gives(
     assert str(caught.value) == broken["broken"]
 
 
-def test_a_bundle_is_no_worse_for_a_broken_definition(
-    found: dict[str, Any], tiny_f32: TinyCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("found")
+def test_a_bundle_is_no_worse_for_a_broken_definition(tiny_f32: TinyCase, tmp_path: Path) -> None:
     """It holds its own, and runs; a model of the architecture doesn't."""
-    (tmp_path / "definitions" / "gemma3.archdef").write_text("arch gemma3\nkind decodr\n")
     shutil.copytree(tiny_f32.bundle.path, tmp_path / "here" / "exported", symlinks=True)
+    (tmp_path / "definitions" / "gemma3.archdef").write_text("arch gemma3\nkind decodr\n")
     models = {model["name"]: model for model in status()["models"]}
     assert "gemma3.archdef:2:6: " in models["own.gguf"]["error"]
     assert "error" not in models["exported/"]

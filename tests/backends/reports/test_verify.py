@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from ggufc.backends.reports import verify as verification
+from ggufc.backends.reports.agreement import EXACT, JUDGE, EmbeddingRow, Row, compare, compare_embeddings
 from ggufc.backends.reports.llama_cpp import LlamaCpp
-from ggufc.backends.reports.verify import JUDGE, LLAMA_CPP, Row, Verdict, compare, context_as_chosen
+from ggufc.backends.reports.verify import LLAMA_CPP, Verdict, context_as_chosen
 from ggufc.cli import main
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.graph.model import open_model
 
 from ...test_user_architectures import write_swan
-from ...tiny_models.variants import DECODERS
+from ...tiny_models import Sizes, Weight, tiny_model
+from ...tiny_models.variants import DECODERS, ENCODERS
 
 IDS = [2, *range(40, 60)]
 
@@ -74,6 +76,47 @@ def test_the_table_is_printed_without_llama_cpp_too(
     assert (found["ok"], found["rows"][0]["fed"], found["not_available"]) == (ok, "random ids", missing)
 
 
+def test_embeddings_are_printed_by_their_angle(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = EmbeddingRow("iree", "native", 0.25, 0.75, 0.5, 4, "text", False, "rounding", worst_text=2)
+    monkeypatch.setattr(verification, "verify", lambda *_, **__: Verdict((row,), {}))
+    done = CliRunner().invoke(main, ["verify", "model.gguf"])
+    assert done.exit_code == 1
+    head, line = done.stdout.splitlines()
+    assert head.split()[3] == "cosine"
+    assert line.split()[2:7] == ["2.5e-01", "0.750000", "5.0e-01", "text", "3"]
+
+
+def reranker(path: Path) -> Path:
+    shapes = {"cls.weight": (64, 64), "cls.output.weight": (1, 64), "cls.output.bias": (1,)}
+    weights = {name: Weight(shape, 0.3, 0.1) for name, shape in shapes.items()}
+    return tiny_model(path, "bert", Sizes(head_dim=16), metadata={"pooling_type": 4}, weights=weights)
+
+
+WRITERS = {name: ENCODERS[name].write for name in ("bert", "bert-none", "qwen3-last")} | {"a reranker": reranker}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_llama_cpp_gives_what_a_model_gives(name: str, tmp_path: Path) -> None:
+    """Embeddings, pooled or not; logits beside them; a reranker's scores."""
+    pytest.importorskip("xllamacpp", reason="llama.cpp's package is not installed")
+    model = open_model(WRITERS[name](tmp_path / "model.gguf"))
+    prompts, continuations = [IDS, IDS[::-1]], []
+    wanted = verification._everything(ggufc.load(model.file.path, "native", exact=True), model, prompts, continuations)
+    found = verification._everything(verification._llama_cpp(model, 1, 40), model, prompts, continuations)
+    rows = verification._compared(LLAMA_CPP, "native", found, wanted, JUDGE, prompts, "text")
+    kinds = [Row, EmbeddingRow] if name == "qwen3-last" else [EmbeddingRow]
+    assert [type(row) for row in rows] == kinds and all(row.ok for row in rows)
+
+
+@pytest.mark.slow
+def test_every_executor_of_an_encoder_is_compared(tmp_path: Path) -> None:
+    bundle = ggufc.export(reranker(tmp_path / "model.gguf"), tmp_path / "bundle")
+    verdict = verification.verify(bundle.path, threads=1, layers=True)
+    assert verdict.ok and len(verdict.checks) > 4
+    assert [row.executor for row in verdict.rows] == ["native", "iree", "iree", "xla"]
+    assert {row.first_layer for row in verdict.rows} == {None}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("exported", ["f16", "q8_0", None])
 def test_caches_that_are_rounded_are_no_fault(
@@ -108,3 +151,14 @@ def test_the_worst_position_is_named() -> None:
     row = compare("iree", "native", logits, reference, JUDGE, per_text=3)
     assert (row.worst_text, row.worst_position) == (1, 1)
     assert row.worst_kl > row.mean_kl > 0
+
+
+def test_embeddings_are_judged_by_the_worst() -> None:
+    reference = np.eye(4, dtype=np.float32)
+    found = reference.copy()
+    found[2] *= 1.00005
+    row = compare_embeddings("iree", "native", found, reference, EXACT, texts=2)
+    assert row.ok and (row.worst_text, row.embeddings) == (1, 4)
+    assert row.cosine > 0.9999
+    found[1, 1] = np.nan
+    assert not compare_embeddings("iree", "native", found, reference, EXACT).ok

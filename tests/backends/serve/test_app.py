@@ -240,6 +240,39 @@ def test_no_field_whatever_its_value_is_a_fault(server: Running, body: dict[str,
     assert status in (200, 400, 404)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [("in the end " * 300_000, "first 65536 characters have "), ("x" * 3_000_000, "3000000 characters")],
+)
+def test_a_prompt_that_cant_fit_is_not_read_to_its_end(
+    prompt: str, said: str, server: Running, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+
+    def encode(text: str, **_: Any) -> list[int]:
+        lengths.append(len(text))
+        return [5] * text.count(" ")
+
+    monkeypatch.setattr(session.tokenizer, "encode", encode)
+    for path, body in (
+        ("/v1/completions", {"prompt": prompt}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": prompt}]}),
+    ):
+        status, answer = server.ask(path, body)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert f"the context holds {session.context_length}" in answer["error"]["message"]
+        if path == "/v1/completions":
+            assert said in answer["error"]["message"]
+    assert max(lengths) == 1 << 16
+
+
+def test_a_wrong_number_of_tokens_is_told_by_the_name_it_was_given(server: Running) -> None:
+    for name in ("max_completion_tokens", "max_tokens"):
+        status, answer = server.ask("/v1/chat/completions", {"messages": TALK, name: 0})
+        assert (status, answer["error"]["param"]) == (400, name)
+        assert answer["error"]["message"].startswith(f"{name} 0: wanted")
+
+
 def test_wrong_roads(server: Running) -> None:
     assert server.ask("/v1/nothing")[0] == 404
     assert server.ask("/v1/completions")[0] == 405

@@ -227,3 +227,21 @@ def test_an_address_that_is_taken_is_said_before_the_model_is_opened() -> None:
         done = CliRunner().invoke(main, ["serve", "no such model", "--port", str(port)])
     assert done.exit_code == 2
     assert f"can't listen at 127.0.0.1 port {port}: Address already in use" in done.stderr
+
+
+def test_who_sends_half_a_body_takes_nobodys_place(session: Session, expected: list[str]) -> None:
+    async def everybody(server: Running) -> list[str]:
+        half = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+        slow = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(6)]
+        for _, writer in slow:
+            writer.write(half)
+            await writer.drain()
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            found = [(await client.completions.create(**body(n))).choices[0].text for n in range(2)]
+        for _, writer in slow:
+            writer.transport.abort()
+        return found
+
+    with running(session, parallel=1, queue=1) as server:
+        assert asyncio.run(everybody(server)) == expected[:2]
+        settled(server)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ggufc.backends.sessions.stopping import StopTexts, checked_stops
@@ -50,7 +51,7 @@ def test_what_cant_be_a_stop_is_let_out_at_once() -> None:
     assert cut.flush() == "E"
 
 
-@pytest.mark.parametrize("stops", [[""], [1], [None], ["x"] * 65])
-def test_stops_that_are_none(stops: list[str]) -> None:
+@pytest.mark.parametrize("stops", [[""], [1], [None], ["x"] * 65, 5, b"x"])
+def test_stops_that_are_none(stops: Any) -> None:
     with pytest.raises(InputError):
         checked_stops(stops)

@@ -214,7 +214,7 @@ def test_a_stream_never_splits_a_character(shared_dir: Path, kind: str) -> None:
 def test_ids_outside_the_vocabulary_are_refused(metadata: dict[str, Any]) -> None:
     tokenizer = Tokenizer.from_metadata(metadata)
     for token in (-1, len(TOKENS)):
-        with pytest.raises(ValueError, match=f"token {token} is outside the vocabulary of {len(TOKENS)}"):
+        with pytest.raises(InputError, match=f"token {token} is outside the vocabulary of {len(TOKENS)}"):
             tokenizer.decode([token])
 
 

@@ -9,8 +9,14 @@ FED, DECODED = {"ggufc": 1000, "llama.cpp": 500}, {"ggufc": 100, "llama.cpp": 80
 BANDWIDTH = 2e9
 
 
+ROUNDS = (9, 1, 1.1, 0.92)
+"""How much longer than it should take each round does, the one that warms up most of all."""
+WAITED = 0.0
+"""Seconds that each round's threads stood waiting."""
+
+
 class FakeProcess:
-    """Stands for an `EngineProcess`; rounds are slower by turns, and the one that warms up most of all."""
+    """Stands for an `EngineProcess`."""
 
     def __init__(self, name: str, make: object) -> None:
         self.name, self.load_s = name, 0.25
@@ -19,9 +25,9 @@ class FakeProcess:
     def run(self, run: Run) -> Timing:
         length = len(run.ids)
         n = self._rounds[length] = self._rounds.get(length, -1) + 1
-        factor = (9, 1, 2, 0.5)[n % 4]
+        factor = ROUNDS[n % 4]
         decoded = {count: factor * count / DECODED[self.name] for count in run.counts}
-        return Timing(factor * length / FED[self.name], decoded, 10_000_000 + n)
+        return Timing(factor * length / FED[self.name], decoded, 10_000_000 + n, WAITED)
 
     def close(self) -> None:
         pass

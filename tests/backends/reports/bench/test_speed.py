@@ -1,12 +1,16 @@
 """The figures of a report, of engines whose speeds are known and of real ones."""
 
+import threading
+import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from ggufc.backends.reports.bench.engines import Run, timed
+from ggufc.backends.host.cores import usable_cores
+from ggufc.backends.reports.bench.engines import Run, _waited, timed
 from ggufc.backends.reports.bench.speed import bench
 from ggufc.backends.reports.costs import decode_bytes
 from ggufc.frontend.errors import InputError
@@ -55,6 +59,10 @@ class Recorder:
         self.calls.append(("embed", list(ids)))
         return np.zeros(4, np.float32)
 
+    def classify(self, ids: Sequence[int]) -> np.ndarray:
+        self.calls.append(("classify", list(ids)))
+        return np.zeros(2, np.float32)
+
     def _logits(self, count: int) -> np.ndarray:
         self.fed += count
         return np.eye(16, dtype=np.float32)[self.fed]
@@ -66,7 +74,8 @@ class Recorder:
         (Run([7, 8, 9], (2,)), ["reset", [7, 8, 9], 3, 4]),
         (Run([], (1, 3)), ["reset", 0, 1, 2]),
         (Run([7]), ["reset", [7]]),
-        (Run([7, 8], embeds=True), [("embed", [7, 8])]),
+        (Run([7, 8], encode="embed"), [("embed", [7, 8])]),
+        (Run([7, 8], encode="classify"), [("classify", [7, 8])]),
     ],
 )
 def test_a_run_is_a_fresh_sequence(run: Run, calls: list[object]) -> None:
@@ -113,8 +122,45 @@ def test_the_first_setting_stands_at_the_top(report: dict[str, Any]) -> None:
 def test_more_than_the_memory_can_is_not_left_without_a_word(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fakes.install(monkeypatch)
     monkeypatch.setattr(fakes, "BANDWIDTH", 1e6)
-    (note,) = bench(decoder, prompts=[4], tokens=[2], threads=[1], backend="native")["notes"]
+    (note,) = bench(decoder, prompts=[4], tokens=[2], threads=[1], backend="native", rounds=3)["notes"]
     assert "can't be" in note and "%" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rounds", "said"),
+    [
+        ("ROUNDS", (9, 1, 1.5, 0.9), 3, "rounds of ggufc lie up to 50% from their median"),
+        ("WAITED", 0.01, 1, "ggufc waited 42% of its time for a core"),
+    ],
+)
+def test_a_busy_machine_is_told_of(
+    name: str, value: Any, rounds: int, said: str, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tokens take 0.02 s and four of a prompt 0.004."""
+    fakes.install(monkeypatch)
+    monkeypatch.setattr(fakes, name, value)
+    (note,) = bench(decoder, prompts=[4], tokens=[2], threads=[1], backend="native", rounds=rounds)["notes"]
+    assert note.startswith(f"1 thread: {said}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system doesn't tell")
+def test_threads_that_wait_for_a_core_are_noticed() -> None:
+    done, raw = threading.Event(), bytes(1 << 20)
+
+    def work() -> None:
+        while not done.is_set():
+            zlib.crc32(raw)
+
+    threads = [threading.Thread(target=work) for _ in range(4 * usable_cores())]
+    before = _waited()
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    waited = _waited() - before
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert waited > 0.2
 
 
 def test_without_depths_tokens_are_decoded_after_each_prompt(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
