@@ -65,10 +65,13 @@ def chat(
 ) -> None:
     """Talk with MODEL. Without a terminal each line of standard input is a turn; with --json each answer is a line.
 
+    A model without a chat template, as one that was never taught to converse, is given one by --chat-template: how the
+    turns of a conversation are written, in jinja2. The repository has examples/gemma.jinja.
+
     \b
-    Example: ggufc chat gemma/ --system "Answer in one sentence."
+    Example: ggufc chat gemma/
              echo "Why is the sky blue?" | ggufc chat gemma/ --temperature 0
-             ggufc chat base.gguf --chat-template gemma.jinja
+             ggufc chat base.gguf --chat-template gemma.jinja --system "Answer in one sentence."
     """
     from ..backends.sessions.chat import Chat
     from ..backends.sessions.sampling import Sampling
@@ -188,7 +191,7 @@ class _Room:
 
     def _stats(self, _: str) -> None:
         turn, session = self._talk.turn, self._talk.session
-        rows = [("context", f"{session.position} of {session.context_length} tokens")]
+        rows = [("context", f"{self._talk.kept} of {session.context_length} tokens")]
         if turn.prompt_tokens:
             kept = turn.prompt_tokens - turn.fed
             rows.append(("last prompt", f"{turn.fed} tokens fed in {turn.prefill_s:.2f} s, {kept} were in the cache"))

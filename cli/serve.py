@@ -74,7 +74,9 @@ def serve(
     session = opener.open(model)
     tell_notes(session.tokenizer)
     templates = templates or session.chat_templates
-    if template or templates.sources:  # one that can't be used is told of now
+    if "prefill" not in session.facts.entries:
+        tell("the model generates no text: there are no conversations, and of the routes /v1/embeddings alone")
+    elif template or templates.sources:  # one that can't be used is told of now
         templates.source(template)
     else:
         tell(f"no conversations: {templates.missing}; give one with --chat-template FILE")

@@ -43,4 +43,7 @@ async def main(bundle: str, port: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    asyncio.run(main(*sys.argv[1:]))
+    try:
+        asyncio.run(main(*sys.argv[1:]))
+    except ggufc.GgufcError as error:
+        sys.exit(f"asyncio_server.py: {error}")

@@ -47,4 +47,8 @@ def service(bundle: str) -> FastAPI:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    uvicorn.run(service(sys.argv[1]), port=int(sys.argv[2]), log_level="warning")
+    try:
+        application = service(sys.argv[1])
+    except ggufc.GgufcError as error:
+        sys.exit(f"fastapi_service.py: {error}")
+    uvicorn.run(application, port=int(sys.argv[2]), log_level="warning")

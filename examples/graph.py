@@ -1,4 +1,4 @@
-"""What the compiler sees: a model's graph of one token, as text.
+"""What the compiler sees: the graph of one token, or of an encoder's text, in words.
 
 python examples/graph.py MODEL.gguf
 """
@@ -6,6 +6,7 @@ python examples/graph.py MODEL.gguf
 import sys
 from pathlib import Path
 
+import ggufc
 from ggufc.graph.model import open_model
 from ggufc.graph.text import print_graph
 from ggufc.passes import pipeline
@@ -13,10 +14,15 @@ from ggufc.passes import pipeline
 
 def main(path: str) -> None:
     model = open_model(Path(path))
-    print(print_graph(pipeline.decode(model.graph, kv_type="f32")), end="")
+    decodes = model.definition.kind == "decoder"
+    graph = pipeline.decode(model.graph, kv_type="f32") if decodes else pipeline.encode(model.graph)
+    print(print_graph(graph), end="")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ggufc.GgufcError as error:  # such as a model of the wrong kind
+        sys.exit(f"graph.py: {error}")

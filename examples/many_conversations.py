@@ -38,4 +38,7 @@ def main(bundle: str, *prompts: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except ggufc.GgufcError as error:  # such as a model of the wrong kind
+        sys.exit(f"many_conversations.py: {error}")

@@ -5,8 +5,11 @@ python examples/plain.py BUNDLE STEPS ID...
 
 import json
 import mmap
+import platform
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import iree.runtime as rt
 import numpy as np
@@ -29,6 +32,19 @@ def mapped(path: Path, size: int) -> rt.FileHandle:
     return rt.FileHandle.wrap_memory(bytes_)
 
 
+VECTORS = re.compile(r"avx(?!10)|fma|gfni|neon|dotprod|i8mm|sve")
+"""Features that decide whether code for a target runs: the instructions that kernels are made of."""
+LINUX = {"neon": "asimd", "dotprod": "asimddp"}
+"""What Linux calls those that it has another name for, but for underscores."""
+
+
+def runs_here(target: dict[str, Any]) -> bool:
+    here = Path("/proc/cpuinfo").read_text().replace("_", "").split()
+    needed = [name[1:] for name in target["features"] if name[0] == "+" and VECTORS.match(name, 1)]
+    same = target["triple"].split("-")[0] == platform.machine()
+    return "file" in target and same and all(LINUX.get(name, name) in here for name in needed)
+
+
 def main(bundle: Path, steps: int, prompt: list[int]) -> None:
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     device = rt.get_driver("local-task").create_default_device()
@@ -38,7 +54,10 @@ def main(bundle: Path, steps: int, prompt: list[int]) -> None:
     files = [mapped(bundle / weights["file"], weights["size"]) for weights in manifest["weights"]]
     for name, (file, offset, length) in manifest["parameters"].items():
         index.add_from_file_handle(name, files[file], length=length, offset=offset)
-    target = next(iter(manifest["targets"].values()))
+    targets = [target for target in manifest["targets"].values() if runs_here(target)]
+    if not targets or "prefill" not in manifest["entries"]:
+        sys.exit(f"{bundle}: no module that this machine can run, or none that generates text")
+    target = max(targets, key=lambda target: str(target["features"]).count("+"))
     program = rt.VmModule.copy_buffer(instance, (bundle / target["file"]).read_bytes())
     parameters = rt.create_io_parameters_module(instance, index.create_provider(scope="model"))
     context = rt.VmContext(instance, [parameters, rt.create_hal_module(instance, device), program])

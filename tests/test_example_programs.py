@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import runpy
 import socket
@@ -18,6 +19,8 @@ from urllib.request import Request, urlopen
 import ggufc
 import pytest
 from ggufc import Session
+from ggufc.backends.host.machine import this_machine
+from ggufc.backends.native.target import PRESETS, host_target
 
 from .minilm import model_folder, write_minilm
 from .tiny_models import Sizes, tiny_model
@@ -68,6 +71,30 @@ def test_by_hand(bundle: Path, session: Session, capsys: pytest.CaptureFixture[s
 def test_graph(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main_of("graph")(str(bundle / "model.gguf"))
     assert capsys.readouterr().out.startswith("graph @decode(%tokens: i32[1]")
+
+
+def test_graph_of_an_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main_of("graph")(str(tiny_model(tmp_path / "bert.gguf", "bert", Sizes(layers=1, heads=2, kv_heads=2))))
+    assert capsys.readouterr().out.startswith("graph @encode(")
+
+
+@pytest.mark.parametrize("name", ["by_hand", "many_conversations", "functions"])
+def test_a_model_of_another_kind_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "bert.gguf", "bert", Sizes(layers=1, heads=2, kv_heads=2))
+    command = [sys.executable, str(FOLDER / f"{name}.py"), str(path), "in"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.endswith(
+        "the model generates no text: it gives embeddings, by ggufc embed and embed()\n"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_the_plain_program_takes_what_this_machine_can_run() -> None:
+    runs_here = runpy.run_path(str(FOLDER / "plain.py"))["runs_here"]
+    for target in (host_target(), *PRESETS.values()):
+        given = {"file": "x.vmfb", "triple": target.triple, "features": list(target.features)}
+        assert runs_here(given) == (not this_machine().lacks(target.triple, target.features)), target.name
 
 
 def test_many_conversations(bundle: Path, session: Session, capsys: pytest.CaptureFixture[str]) -> None:

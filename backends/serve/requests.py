@@ -36,6 +36,8 @@ ALWAYS_READ = 1 << 20
 """Characters that are read whatever the context is, unless their beginning exceeds it."""
 TEXT_TOKENS = 16
 """Most tokens of a text's continuation where none are given; an answer in a conversation may fill the context."""
+INPUT = "input"
+"""The field of texts that are to be embedded."""
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -109,11 +111,15 @@ class Reader:
             RequestError, InputError, UnsupportedError: what can't be served.
         """
         fields = self._fields(body)
+        self._check_generates()
         tools = fields.get("tools") if fields.get("tool_choice") != "none" else None
         more = _object(fields, "chat_template_kwargs")
         for own in OWN:
             if own in more:
                 raise RequestError(400, f"chat_template_kwargs: {own} is not the client's to set", param=own)
+        if tools and not self.templates.reads_tools(self.template):
+            message = "tools: the model's chat template has no place for them; leave them out"
+            raise RequestError(400, message, "unsupported", "tools")
         prompt = self.templates.render(
             fields.get("messages", ()),
             self._tokenizer,
@@ -127,7 +133,7 @@ class Reader:
             raise RequestError(400, "top_logprobs: wants logprobs to be true", param="top_logprobs")
         tokens = next((key for key in ("max_completion_tokens", "max_tokens") if key in fields), "max_tokens")
         asked = Asked(
-            self._encoded(prompt.marked, prompt.barrier),
+            self._encoded(prompt.marked, "messages", prompt.barrier),
             _whole(fields, tokens, 1),
             _sampling(fields),
             _stops(fields),
@@ -142,6 +148,7 @@ class Reader:
             RequestError, InputError: what can't be served.
         """
         fields = self._fields(body)
+        self._check_generates()
         echo = _flag(fields, "echo")
         top = _whole(fields, "logprobs", 0, MOST_TOP_TEXT)
         if echo and top is not None:
@@ -176,10 +183,10 @@ class Reader:
         form = fields.get("encoding_format", "float")
         if form not in ("float", "base64"):
             raise RequestError(400, f"encoding_format {shown(form)}: wanted float or base64", param="encoding_format")
-        texts = self._texts(fields, "input", MOST_INPUTS)
+        texts = self._texts(fields, INPUT, MOST_INPUTS)
         for ids in texts:
             if len(ids) > self.session.context_length:
-                raise self._too_long(f"prompt has {len(ids)} tokens")
+                raise self._too_long(f"has {len(ids)} tokens", INPUT)
         return Embeddings(tuple(texts), form == "base64")
 
     @property
@@ -201,11 +208,10 @@ class Reader:
 
     def _completion(self, fields: Mapping[str, Any], asked: Sequence[Asked]) -> Completion:
         """Texts that fit the model, each as often as choices are wanted, with seeds that follow one another."""
-        if "prefill" not in self.session.facts.entries:
-            raise RequestError(400, f"the model {self.name!r} gives embeddings and continues no text", "unsupported")
         for one in asked:
             if len(one.ids) >= self.session.context_length:
-                raise self._too_long(f"prompt has {len(one.ids)} tokens")
+                name = "messages" if "messages" in fields else "prompt"
+                raise self._too_long(f"has {len(one.ids)} tokens", name)
         choices = _whole(fields, "n", 1) or 1
         if choices * len(asked) > MOST_CHOICES:
             raise RequestError(400, f"n {choices}: at most {MOST_CHOICES} choices in all", param="n")
@@ -225,7 +231,7 @@ class Reader:
             given = [given]
         if not isinstance(given, list) or not 1 <= len(given) <= most:
             raise RequestError(400, f"{name}: wanted a text, token ids, or a list of up to {most} of them", param=name)
-        texts = [self._encoded(one) if isinstance(one, str) else one for one in given]
+        texts = [self._encoded(one, name) if isinstance(one, str) else one for one in given]
         for ids in texts:
             if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
                 raise RequestError(400, f"{name} {shown(ids)}: wanted a text or token ids, one at least", param=name)
@@ -235,8 +241,8 @@ class Reader:
                 raise RequestError(400, message, param=name)
         return texts
 
-    def _encoded(self, text: str, barrier: str = "") -> list[int]:
-        """The ids of a text, of which one that can't fit is refused without being read to its end.
+    def _encoded(self, text: str, name: str, barrier: str = "") -> list[int]:
+        """The ids of a field's text, of which one that can't fit is refused without being read to its end.
 
         Raises:
             RequestError: it can't.
@@ -246,9 +252,9 @@ class Reader:
         if len(text) > head:
             count = len(self._tokenizer.encode(text[:head], barrier=barrier))
             if count > SURE * context:
-                raise self._too_long(f"prompt's first {head} characters have {count} tokens")
+                raise self._too_long(f"has {count} tokens in its first {head} characters", name)
             if len(text) > max(ALWAYS_READ, MOST_PER_TOKEN * self._longest * context):
-                raise self._too_long(f"prompt has {len(text)} characters")
+                raise self._too_long(f"has {len(text)} characters", name)
         return self._tokenizer.encode(text, barrier=barrier)
 
     @cached_property
@@ -256,9 +262,16 @@ class Reader:
         """Bytes of the longest token."""
         return max(len(self._tokenizer.token_bytes(token)) for token in range(self._tokenizer.vocab_size))
 
-    def _too_long(self, what: str) -> RequestError:
-        message = f"the {what}, and the context holds {self.session.context_length} with the answer"
-        return RequestError(400, message, "context_length_exceeded", "messages")
+    def _too_long(self, has: str, name: str) -> RequestError:
+        """What is said of a field whose text the context doesn't hold; an embedding needs no room beside it."""
+        what, room = ("text", "") if name == INPUT else ("prompt", " with the answer")
+        message = f"the {what} {has}, and the context holds {self.session.context_length}{room}"
+        return RequestError(400, message, "context_length_exceeded", name)
+
+    def _check_generates(self) -> None:
+        if "prefill" not in self.session.facts.entries:
+            message = f"the model {self.name!r} generates no text; /v1/embeddings gives embeddings"
+            raise RequestError(400, message, "unsupported")
 
 
 def _sampling(fields: Mapping[str, Any]) -> Sampling:

@@ -14,6 +14,9 @@ from .stopping import StopTexts, checked_stops
 STEP = 256
 """Most tokens that are fed until an interrupt is looked for."""
 
+ANY: Message = {"role": "user", "content": "?"}
+"""Stands for a turn that nobody has taken yet."""
+
 
 @dataclass
 class Turn:
@@ -73,8 +76,10 @@ class Chat:
 
         Raises:
             InputError: there is no such template.
-            UnsupportedError: the model has no tokenizer that this version knows, or the template is in Go's language.
+            UnsupportedError: the model generates no text, or has no tokenizer that this version knows, or the template
+                is in Go's language.
         """
+        session.need("prefill")
         templates.source(template)
         self.session = session
         self.tokenizer = session.tokenizer
@@ -98,9 +103,23 @@ class Chat:
             InputError: the template takes no system prompt; the old one stands.
         """
         turns = self.messages[1:] if self.system else self.messages
-        changed = [{"role": "system", "content": text}, *turns] if text else turns
-        self._render([*changed, {"role": "user", "content": "?"}])
-        self.messages = changed
+        if text:
+            self._check_system(text, turns)
+        self.messages = [{"role": "system", "content": text}, *turns] if text else turns
+
+    def _check_system(self, text: str, turns: Sequence[Message]) -> None:
+        try:
+            self._render([{"role": "system", "content": text}, *turns, ANY])
+        except InputError as error:
+            self._render([*turns, ANY])  # raises where something else is wrong
+            raise InputError(f"the chat template takes no system prompt: {error}") from None
+
+    @property
+    def kept(self) -> int:
+        """How many tokens of the conversation are in the caches: those that the next turn need not feed."""
+        if not self.messages:
+            return 0
+        return _common(self.session.tokens, self._ids(self._render([*self.messages, ANY])))
 
     def replace(self, messages: Sequence[Message]) -> None:
         """Another history.

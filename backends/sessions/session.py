@@ -114,7 +114,7 @@ class Session:
             InputError: no ids, one that is no whole number or outside the vocabulary, or more than the context holds;
                 nothing was fed then.
         """
-        self._need("prefill")
+        self.need("prefill")
         return self._prefill(self._ids(ids, self.position))
 
     def _prefill(self, ids: list[int]) -> np.ndarray:
@@ -125,7 +125,7 @@ class Session:
 
     def decode(self, token: int) -> np.ndarray:
         """Feeds one token, through kernels made for one; otherwise as `prefill`."""
-        self._need("decode")
+        self.need("decode")
         return self._feed("decode", self._ids([token], self.position))
 
     def decode_greedy(self, token: int) -> int:
@@ -205,7 +205,7 @@ class Session:
         return self._encode(text)
 
     def _encode(self, text: str | Iterable[int]) -> np.ndarray:
-        self._need("encode")
+        self.need("encode")
         self._check_process()
         ids = self.tokenizer.encode(text) if isinstance(text, str) else text
         rows = self.executor.encode(np.asarray(self._ids(ids, 0), np.int32))
@@ -263,8 +263,8 @@ class Session:
         Returns:
             Why it ended (a generator's return value): `eos` for a stop token, `length` for `max_tokens`, `context`.
         """
-        self._need("prefill")
-        self._need("decode")
+        self.need("prefill")
+        self.need("decode")
         ids = self._ids(prompt, self.position)
         ends = frozenset(self.tokenizer.eog_ids if stop is None else _indices("stop", stop))
         count, sampling = _whole("max_tokens", max_tokens), Sampling.of(settings)
@@ -331,10 +331,19 @@ class Session:
         self._caches = rings.Rings(self.executor, self.context_length)
         self._unfinished = False  # a call was interrupted, or failed: what the caches hold isn't known
 
-    def _need(self, entry: str) -> None:
-        if entry not in self.facts.entries:
-            what = "embeddings" if entry == "encode" else "logits"
-            raise UnsupportedError(f"the model gives no {what}: it has {', '.join(sorted(self.facts.entries))} alone")
+    def need(self, entry: str) -> None:
+        """Checks that the model has an entry point.
+
+        Raises:
+            UnsupportedError: it hasn't; it says what the model is for.
+        """
+        if entry in self.facts.entries:
+            return
+        if entry == "encode":
+            raise UnsupportedError("the model gives no embeddings: it generates text, as ggufc run and generate() do")
+        if self.facts.labels:
+            raise UnsupportedError("the model generates no text: it is a classifier, for ggufc decide and classify()")
+        raise UnsupportedError("the model generates no text: it gives embeddings, by ggufc embed and embed()")
 
     def _ids(self, given: Iterable[int], position: int) -> list[int]:
         """Token ids as they were given, checked to be ones that can be fed at a position."""

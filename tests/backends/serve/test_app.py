@@ -217,6 +217,22 @@ def test_what_asks_for_nothing_is_no_fault(server: Running) -> None:
     assert server.ask("/v1/chat/completions", body)[0] == 200
 
 
+def test_tools_that_the_template_does_not_read_are_refused(server: Running, session: Session) -> None:
+    body = {"messages": TALK, "max_tokens": 1, "tools": [{"type": "function", "function": {"name": "clock"}}]}
+    status, answer = server.ask("/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "tools")
+    assert server.ask("/v1/chat/completions", body | {"tool_choice": "none"})[0] == 200
+    with running(session, TEMPLATE + "{{ tools[0].function.name }}") as reading:
+        assert reading.ask("/v1/chat/completions", body)[0] == 200
+
+
+def test_an_answer_ends_where_the_context_does(server: Running, session: Session) -> None:
+    status, answer = server.ask("/v1/completions", {"prompt": "in the", "max_tokens": 10**6, "temperature": 0})
+    usage = answer["usage"]
+    assert status == 200 and usage["total_tokens"] <= session.context_length
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"messages": 1e999}'])
 def test_a_body_that_is_none_is_refused(raw: bytes, server: Running) -> None:
     assert server.ask("/v1/chat/completions", raw)[0] == 400
@@ -242,7 +258,7 @@ def test_no_field_whatever_its_value_is_a_fault(server: Running, body: dict[str,
 
 @pytest.mark.parametrize(
     ("prompt", "said"),
-    [("in the end " * 300_000, "first 65536 characters have "), ("x" * 3_000_000, "3000000 characters")],
+    [("in the end " * 300_000, " in its first 65536 characters"), ("x" * 3_000_000, "3000000 characters")],
 )
 def test_a_prompt_that_cant_fit_is_not_read_to_its_end(
     prompt: str, said: str, server: Running, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -293,7 +309,10 @@ def test_embeddings(embedder: tuple[Session, Running]) -> None:
         assert found.usage.prompt_tokens == sum(len(session.tokenizer.encode(text)) for text in texts)
         with pytest.raises(openai.BadRequestError, match="context holds 64"):
             client.embeddings.create(model=NAME, input="a cat " * 200)
-        with pytest.raises(openai.BadRequestError, match="continues no text"):
+        status, answer = server.ask("/v1/embeddings", {"input": [5] * 65})
+        assert (status, answer["error"]["param"]) == (400, "input")
+        assert answer["error"]["message"] == "the text has 65 tokens, and the context holds 64"
+        with pytest.raises(openai.BadRequestError, match="generates no text"):
             client.completions.create(model=NAME, prompt="in")
     raw = server.ask("/v1/embeddings", {"input": texts[0], "encoding_format": "base64"})[1]["data"][0]["embedding"]
     assert np.allclose(np.frombuffer(base64.b64decode(raw), "<f4"), expected[0], atol=1e-6)

@@ -7,11 +7,11 @@ from pathlib import Path
 import ggufc
 import numpy as np
 import pytest
-from ggufc import InputError, Session
+from ggufc import InputError, Session, UnsupportedError
 from ggufc.backends.sessions.chat import Chat
 from ggufc.frontend.chat.templates import ChatTemplates
 
-from ...tiny_models import tiny_gemma3
+from ...tiny_models import tiny_gemma3, tiny_model
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"
@@ -87,11 +87,32 @@ def test_clearing_keeps_the_system_prompt_and_what_it_cost(session: Session) -> 
     assert talk.messages[0]["role"] == "user"
 
 
+def test_what_is_kept_is_of_the_conversation(session: Session) -> None:
+    talk = chat(session)
+    assert talk.kept == 0
+    said(talk, "in the")
+    assert talk.kept == session.position > 12
+    talk.clear()
+    assert talk.kept == 0 < session.position
+    talk.set_system("an ox")
+    said(talk, "in the")
+    talk.clear()
+    assert talk.kept == len(
+        session.tokenizer.encode("<start_of_turn>system\nan ox<end_of_turn>\n<start_of_turn>user\n")
+    )
+
+
+def test_a_model_that_generates_no_text_holds_no_conversation(tmp_path: Path) -> None:
+    encoder = ggufc.load(tiny_model(tmp_path / "bert.gguf", "bert"), "native", threads=1)
+    with pytest.raises(UnsupportedError, match="generates no text: it gives embeddings, by ggufc embed"):
+        Chat(encoder, ChatTemplates({}, "no template"))
+
+
 def test_a_template_may_refuse_a_system_prompt(session: Session) -> None:
     talk = chat(
         session, "{% if messages[0].role == 'system' %}{{ raise_exception('none here') }}{% endif %}" + TEMPLATE
     )
-    with pytest.raises(InputError, match="none here"):
+    with pytest.raises(InputError, match=r"takes no system prompt: .*none here"):
         talk.set_system("an ox")
     assert talk.system == ""
 
