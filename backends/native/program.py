@@ -100,7 +100,9 @@ class Program:
     arena_bytes: int = 0
 
 
-def lower(graph: Graph, tokens: int, weights: WeightBytes, exact: bool, by_bytes: frozenset[str]) -> Program:
+def lower(
+    graph: Graph, tokens: int, weights: WeightBytes, exact: bool, by_bytes: frozenset[str] = frozenset()
+) -> Program:
     """The program of a graph for calls of `tokens` tokens.
 
     Args:
