@@ -22,7 +22,10 @@ summary { cursor: pointer; padding: .3rem 0 } summary span, .dim { color: var(--
 details { border-bottom: 1px solid var(--line) }
 input { font: inherit; padding: .3rem .6rem; width: 20rem; max-width: 100%; box-sizing: border-box }
 .bar { background: linear-gradient(var(--bar), var(--bar)) no-repeat left / var(--part) 100% }
-@media (max-width: 40rem) { table { display: block; overflow-x: auto } th, td { padding-right: .5rem; min-width: 5rem } }
+@media (max-width: 40rem) {
+  table { display: block; overflow-x: auto }
+  th, td { padding-right: .5rem; min-width: 5rem }
+}
 """
 _SCRIPT = """
 const rows = [...document.querySelectorAll("#tensors tbody tr")];
