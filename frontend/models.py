@@ -36,7 +36,8 @@ class _Places:
     hugging_face: list[Repository]
 
     def names(self) -> list[str]:
-        return [m.name for m in (*self.ollama, *(m for r in self.hugging_face for m in r.models))]
+        """What can be read, by name."""
+        return [m.name for m in (*self.ollama, *(m for r in self.hugging_face for m in r.models)) if not m.fault]
 
 
 def find_model(name: Path | str | bytes) -> Path:

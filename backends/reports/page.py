@@ -11,16 +11,21 @@ from ...graph.model import Model
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --dim: #888; --bar: #4a90d966 }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+  overflow-wrap: anywhere }
 h1 { margin-bottom: 0 } h2 { margin-top: 2.5rem }
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; vertical-align: top; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line) }
 th { font-weight: 600 } .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-code { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere }
+code { font: 13px/1.5 ui-monospace, monospace }
 summary { cursor: pointer; padding: .3rem 0 } summary span, .dim { color: var(--dim) }
 details { border-bottom: 1px solid var(--line) }
-input { font: inherit; padding: .3rem .6rem; width: 20rem; max-width: 100% }
+input { font: inherit; padding: .3rem .6rem; width: 20rem; max-width: 100%; box-sizing: border-box }
 .bar { background: linear-gradient(var(--bar), var(--bar)) no-repeat left / var(--part) 100% }
+@media (max-width: 40rem) {
+  table { display: block; overflow-x: auto }
+  th, td { padding-right: .5rem; min-width: 5rem }
+}
 """
 _SCRIPT = """
 const rows = [...document.querySelectorAll("#tensors tbody tr")];

@@ -77,6 +77,14 @@ def test_a_miss_says_where_it_looked_and_what_comes_near(ollama: Path, hub: Path
     assert "there is gemma3:270m, org/Qwen3-GGUF:Q8_0" in refusal("zzzzzz")
 
 
+def test_what_cant_be_read_is_not_meant(ollama: Path) -> None:
+    put_ollama(ollama, f"{LIBRARY}/gemma3/270m", b"GGUF model")
+    put_ollama(ollama, f"{LIBRARY}/gemma3/broken", b"GGUF other").unlink()
+    assert "did you mean gemma3:270m?" in refusal("gemma3:brokn")
+    assert known_names() == ["gemma3:270m"]
+    assert "broken" in refusal("gemma3:broken") and "pull the model again" in refusal("gemma3:broken")
+
+
 def test_stores_that_are_not_there_are_said_to_be_so(ollama: Path, hub: Path) -> None:
     said = refusal("gemma3")
     assert "no model is there" in said

@@ -83,6 +83,8 @@ def test_a_person_can_look_through_it(written: Path) -> None:
         assert not operation.is_visible()
         layer.locator("summary").first.click()
         assert operation.is_visible()
-        assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        for width in (1000, 400):
+            view.set_viewport_size({"width": width, "height": 700})
+            assert view.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert not faults
         browser.close()
