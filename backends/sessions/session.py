@@ -138,7 +138,7 @@ class Session:
         """
         if "decode_greedy" not in self.facts.entries:
             return int(checked_logits(self.decode(token)).argmax())
-        return _chosen(self._feed("decode_greedy", self._ids([token], self.position)))
+        return self._chosen(self._feed("decode_greedy", self._ids([token], self.position)))
 
     def reset(self) -> None:
         """Forgets everything: the session is as new."""
@@ -289,7 +289,7 @@ class Session:
         entry = "decode_greedy" if greedy else "decode"
         for n in range(count):
             is_chosen = n and entry != "decode"  # by the greedy entry point
-            token = _chosen(logits) if is_chosen else sample(logits, sampling, random, self.tokens)
+            token = self._chosen(logits) if is_chosen else sample(logits, sampling, random, self.tokens)
             if token in ends:
                 return "eos"
             if watch:
@@ -300,6 +300,14 @@ class Session:
             if n + 1 < count:
                 logits = self._feed(entry, [token])
         return "length" if max_tokens <= room else "context"
+
+    def _chosen(self, result: np.ndarray) -> int:
+        """The token that the greedy entry point gives, int32 (1,), which is none of the vocabulary's where there is no
+        choice."""
+        token = int(result[0])
+        if not 0 <= token < self.vocabulary:
+            raise DamagedModelError("the model's logits")
+        return token
 
     def _expect(self, changes: int) -> None:
         if changes != self._changes:
@@ -375,14 +383,6 @@ class Session:
         caches = self._caches
         caches.reserve(position + len(ids))
         return self.executor.run(entry, np.asarray(ids, np.int32), position, caches.buffers, caches.rows)
-
-
-def _chosen(result: np.ndarray) -> int:
-    """The token that the greedy entry point gives, int32 (1,): -1 where there is no choice."""
-    token = int(result[0])
-    if token < 0:
-        raise DamagedModelError("the model's logits")
-    return token
 
 
 def _indices(name: str, given: Iterable[int]) -> list[int]:
