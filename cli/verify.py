@@ -43,7 +43,7 @@ def verify(
 
     The reference is the native backend in exact mode. Bounds on the mean KL divergence, and on the reference's margin
     wherever another token is likeliest: XLA 1e-5 and 0.02 nats (the same arithmetic; no logit differs by more than
-    1e-3), or 1e-4 and 0.05 for a bundle whose caches are rounded, the fast kernels 4e-4 and 0.05 (15-bit activations),
+    1e-3), or 1e-4 and 0.05 with caches of f16, 4e-4 of q8_0, the fast kernels 4e-4 and 0.05 (15-bit activations),
     llama.cpp 2e-2 and 1 (8-bit activations). `worst` is the largest divergence of any position, its text (of four) and
     position. With --layers, two executors differ behind a layer when they are apart by 2e-2 of the stream's length, by
     1e-4 where both are exact. The same bounds hold for embeddings and the scores of classifiers, llama.cpp's being

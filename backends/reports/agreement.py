@@ -38,12 +38,13 @@ FASTER = Bound(
     4e-3, 0.5, apart=0.1, why="activations of prompts are rounded to 8 bits; no more than llama.cpp's 8 bits cost"
 )
 SAME = Bound(1e-4, 0.05, why="the same kernels; where sums differ in order, an activation may be rounded the other way")
-ROUNDED = Bound(
-    1e-4,
-    0.05,
-    apart=1e-4,
-    why="as exact, but for caches: where sums differ in order, one may be rounded the other way",
-)
+_ROUNDED = "as exact, but for caches: where sums differ in order, one may be rounded the other way"
+WITH_CACHES = {
+    "f32": EXACT,
+    "f16": Bound(1e-4, 0.05, apart=1e-4, why=_ROUNDED),
+    "q8_0": Bound(4e-4, 0.05, apart=1e-4, why=_ROUNDED),
+}
+"""What two executors must keep that are both exact, by the type of their caches."""
 JUDGE = Bound(2e-2, 1.0, apart=0.25, why="llama.cpp rounds activations to 8 bits and has float16 caches and GELU")
 
 

@@ -24,14 +24,13 @@ from ..host.machine import free_memory
 from ..progress import Progress, silent
 from ..sessions.load import load
 from .agreement import (
-    EXACT,
     FAST,
     FASTER,
     JUDGE,
     RANDOM,
-    ROUNDED,
     SAME,
     TEXT,
+    WITH_CACHES,
     Bound,
     EmbeddingRow,
     Row,
@@ -142,7 +141,7 @@ def verify(
         ("native", REFERENCE, fast),
         ("iree", REFERENCE, fast),
         ("iree", "native", SAME),
-        ("xla", REFERENCE, exact_bound(kv or REFERENCE_KV)),
+        ("xla", REFERENCE, WITH_CACHES[kv or REFERENCE_KV]),
     ]
     if llama_cpp:
         makers[LLAMA_CPP] = lambda: _llama_cpp(opened, workers, PROMPT_TOKENS + STEPS)
@@ -198,11 +197,6 @@ def _with_layers(row: Row | EmbeddingRow, streams: Layers, bound: Bound) -> Row 
     pair = row.executor, row.against
     first = streams.first_difference(*pair, bound.apart)
     return replace(row, first_layer=first, layer_difference=streams.difference(*pair, streams.count))
-
-
-def exact_bound(kv: str) -> Bound:
-    """What XLA must keep beside the reference, both with caches of a type: a bundle has its own."""
-    return EXACT if kv == REFERENCE_KV else ROUNDED
 
 
 def _llama_cpp(model: Model, threads: int, positions: int) -> LlamaCpp:
