@@ -48,7 +48,7 @@ def inspect(
              ggufc inspect gemma.gguf --speed
              ggufc inspect gemma.gguf --html gemma.html
     """
-    from ..backends.bundles.source import located, lowered
+    from ..backends.bundles.source import check_own_kv, located, lowered
     from ..backends.caches import chosen_kv
     from ..backends.host.cores import usable_cores
     from ..backends.reports.inspect import describe, entry_graph
@@ -62,6 +62,7 @@ def inspect(
     if bool(arch) + bool(graph) + bool(html) > 1:
         raise InputError("give one of --graph, --arch and --html")
     bundle, file = located(model, weights_file)
+    check_own_kv(bundle, kv)
     opened = first_layers(lowered(bundle, file, archdefs, all_read=not arch), layers)
     if arch:
         made = outline(opened.definition, opened)

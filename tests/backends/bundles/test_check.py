@@ -8,10 +8,12 @@ from typing import Any
 
 import ggufc
 import pytest
+from click.testing import CliRunner
 from ggufc.backends.bundles.bundle import read_bundle
 from ggufc.backends.bundles.check import check_bundle
 from ggufc.backends.bundles.manifest import sealed
 from ggufc.backends.reports.verify import verify
+from ggufc.cli import main
 from ggufc.frontend.errors import InputError
 
 from ..conftest import TinyCase
@@ -87,3 +89,6 @@ def test_a_bundle_has_its_own_type_of_caches(tiny_f32: TinyCase) -> None:
     for call in (ggufc.load, verify):
         with pytest.raises(InputError, match=r"caches of type f32; export the model with --kv q8_0"):
             call(tiny_f32.bundle.path, kv="q8_0")
+    for command in ("inspect", "bench"):
+        done = CliRunner().invoke(main, [command, str(tiny_f32.bundle.path), "--kv", "q8_0"])
+        assert done.exit_code == 2 and "caches of type f32" in done.stderr
