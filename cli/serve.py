@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..frontend.errors import UnsupportedError
 from ..frontend.models import find_model
 from .options import TEXT, Real, Whole, kv_option, model_argument, template_options
 from .output import print_json, printable, tell
@@ -70,22 +71,26 @@ def serve(
     from ..backends.serve.requests import Reader
     from ..backends.serve.server import Server, listening
 
-    listener = listening(host, port)
-    session = opener.open(model)
-    tell_notes(session.tokenizer)
-    templates = templates or session.chat_templates
-    if "prefill" not in session.facts.entries:
-        tell("the model generates no text: there are no conversations, and of the routes /v1/embeddings alone")
-    elif template or templates.sources:  # one that can't be used is told of now
-        templates.source(template)
-    else:
-        tell(f"no conversations: {templates.missing}; give one with --chat-template FILE")
-    reader = Reader(name or find_model(model).absolute().name, session, templates, template, variables)
-    server = Server(reader, listener, parallel=parallel, queue=queue, grace=grace)
-    address, port, *_ = listener.getsockname()
-    url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
-    if as_json:
-        print_json({"url": url, "model": reader.name})
-    else:
-        click.echo(f"{printable(reader.name)} at {url}; Ctrl-C stops it", err=True)
-    server.run()
+    with listening(host, port) as listener:
+        session = opener.open(model)
+        tell_notes(session.tokenizer)
+        templates = templates or session.chat_templates
+        reader = Reader(name or find_model(model).absolute().name, session, templates, template, variables)
+        if not reader.generates and not reader.embeds:
+            raise UnsupportedError(
+                f"{model}: no route for it: it neither generates text nor gives one embedding for a text"
+            )
+        if not reader.generates:
+            tell("the model generates no text: there are no conversations, and of the routes /v1/embeddings alone")
+        elif template or templates.sources:  # one that can't be used is told of now
+            templates.source(template)
+        else:
+            tell(f"no conversations: {templates.missing}; give one with --chat-template FILE")
+        server = Server(reader, listener, parallel=parallel, queue=queue, grace=grace)
+        address, port, *_ = listener.getsockname()
+        url = f"http://{f'[{address}]' if ':' in address else address}:{port}/"
+        if as_json:
+            print_json({"url": url, "model": reader.name})
+        else:
+            click.echo(f"{printable(reader.name)} at {url}; Ctrl-C stops it", err=True)
+        server.run()

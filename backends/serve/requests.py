@@ -104,6 +104,17 @@ class Reader:
     template: str | None = None
     variables: Mapping[str, Any] | None = None
 
+    @property
+    def generates(self) -> bool:
+        """Whether the model continues texts."""
+        return "prefill" in self.session.facts.entries
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the model gives one embedding for a text."""
+        facts = self.session.facts
+        return "encode" in facts.entries and facts.pooled and not facts.labels
+
     def chat(self, body: Any) -> Completion:
         """A body of /v1/chat/completions.
 
@@ -175,8 +186,7 @@ class Reader:
             RequestError, InputError: what can't be served.
         """
         fields = self._fields(body)
-        facts = self.session.facts
-        if "encode" not in facts.entries or facts.labels or not facts.pooled:
+        if not self.embeds:
             raise RequestError(400, f"the model {self.name!r} gives no embedding of a text", "unsupported")
         if fields.get("dimensions") is not None:
             raise RequestError(400, "dimensions: embeddings are given whole", param="dimensions")
@@ -269,7 +279,7 @@ class Reader:
         return RequestError(400, message, "context_length_exceeded", name)
 
     def _check_generates(self) -> None:
-        if "prefill" not in self.session.facts.entries:
+        if not self.generates:
             message = f"the model {self.name!r} generates no text; /v1/embeddings gives embeddings"
             raise RequestError(400, message, "unsupported")
 

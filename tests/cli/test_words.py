@@ -12,6 +12,8 @@ from ggufc.backends.reports.verify import verify
 from ggufc.cli import main
 from ggufc.frontend.errors import InputError
 
+from ..tiny_models import Sizes, tiny_model
+
 BASE_INSTALL = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -111,3 +113,9 @@ def test_a_type_of_caches_reaches_the_session(command: str, monkeypatch: pytest.
     words = () if command == "chat" else ("hi",)
     done = CliRunner().invoke(main, [command, "m.gguf", *words, "--kv", "q8_0"])
     assert done.exit_code == 2 and "caches of q8_0" in done.stderr
+
+
+def test_a_model_that_no_route_serves_is_refused(tmp_path: Path) -> None:
+    path = tiny_model(tmp_path / "m.gguf", "bert", Sizes(layers=1, heads=2, kv_heads=2), pooling=0)
+    done = CliRunner().invoke(main, ["serve", str(path), "--port", "0", "--backend", "native"])
+    assert done.exit_code == 3 and "no route for it" in done.stderr
