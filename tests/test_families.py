@@ -40,6 +40,11 @@ TABLE, TABLE_KL = 5e-2, 1e-5
 WINDOWED = ["gemma2", "gemma3", "gemma4", "lfm2-window", "olmo2-window"]
 ONE_OF_EACH = list({variant.architecture: name for name, variant in reversed(DECODERS.items())}.values())[::-1]
 ROUTED = ["llama-experts", "gemma4-experts"]
+OTHER_GRAPHS = [
+    *("llama-biases", "llama-rope-freqs", "llama-longrope", "gemma3-scaled", "gemma4-one-shared", "gemma4-plain"),
+    *("gemma4-experts-apart", "phi3-apart", "glm4-nextn", "lfm2-window", "olmo2-window", "granite-no-rope"),
+]
+"""Those whose graph has other operations than their family's first; the rest differs in numbers and sharing alone."""
 WITH_GELU = [name for name, variant in DECODERS.items() if variant.gelu]
 SCALINGS: dict[str, dict[str, Any]] = {
     "yarn": YARN | {"rope.freq_base_swa": 30000.0},
@@ -189,7 +194,8 @@ def test_a_ring_goes_round(name: str, write: Write) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "backend"), [*((n, "iree") for n in DECODERS), *((n, "xla") for n in ONE_OF_EACH + ROUTED)]
+    ("name", "backend"),
+    [*((n, "iree") for n in ONE_OF_EACH + ROUTED + OTHER_GRAPHS), *((n, "xla") for n in ONE_OF_EACH + ROUTED)],
 )
 def test_executors_agree(
     name: str, backend: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
