@@ -133,6 +133,15 @@ def test_scaled_rotation(name: str, scaling: str, tmp_path: Path) -> None:
     assert difference(decoded(native(path), IDS), judged(path)) < EXACT
 
 
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_scaling_that_llama_cpp_does_not_know_is_refused(name: str, tmp_path: Path) -> None:
+    """It aborts on such a file (src/llama-model.cpp)."""
+    variant = variant_of(name)
+    variant = replace(variant, metadata=variant.metadata | {"rope.scaling.type": "foo"})
+    with pytest.raises(UnsupportedError, match=r"rope\.scaling\.type' is 'foo'"):
+        open_model(variant.write(tmp_path / "model.gguf"))
+
+
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "lfm2"])
 def test_partial_rotation(name: str, tmp_path: Path) -> None:
     """Families whose models turn whole heads, of which llama.cpp reads the key all the same."""
