@@ -8,8 +8,8 @@ zeros; NaN or infinity in a group makes s, and with it the results, NaN or infin
 from __future__ import annotations
 
 from ..emit import F32, I8, I32, Emitter, Value, const, vec
-from ..kernel import Arguments, Buffer, Kernel, Scalar
-from .activations import GROUP, STEP, TOKENS_PER_GROUP, Normed
+from ..kernel import Kernel
+from .activations import GROUP, STEP, Group, activation_width, quantizing
 from .kv_update import rounded
 
 LARGEST = 127
@@ -25,12 +25,7 @@ integers, as i32, and after those times their scale, as float32."""
 
 def activation_byte_width(cols: int) -> int:
     """Number of i16 that `quantize_bytes` writes for one row of `cols` elements."""
-    return -(-cols // GROUP) * RECORD // 2
-
-
-def row_bytes(e: Emitter, cols: Value) -> Value:
-    """Bytes from one quantized row to the next."""
-    return e.times(e.over(e.add(cols, e.index(GROUP - 1)), GROUP), RECORD)
+    return activation_width(cols, RECORD)
 
 
 def quantize_bytes(normed: bool = False) -> Kernel:
@@ -40,35 +35,14 @@ def quantize_bytes(normed: bool = False) -> Kernel:
     isn't written.
     """
 
-    def emit(e: Emitter, a: Arguments) -> None:
-        cols = a["cols"]
-        norm = Normed(e, a["w"], a["eps"], cols) if normed else None
-        first = e.times(a["@tokens"], TOKENS_PER_GROUP)
+    def groups(e: Emitter) -> Group:
+        def group(x: Value, left: Value, record: Value) -> None:
+            width = e.minimum(left, GROUP)
+            e.each(0, width, STEP, lambda c: _quantize(e, e.at(x, e.times(c, 4)), record, c))
 
-        def row(token: Value) -> None:
-            x = e.at(a["x"], e.times(e.mul(token, cols), 4))
-            out = e.at(a["q"], e.mul(token, row_bytes(e, cols)))
-            if norm:
-                norm.begin(x)
+        return group
 
-            def group(i: Value) -> None:
-                elements = norm.group(i) if norm else e.at(x, e.times(i, 4))
-                record = e.at(out, e.times(e.over(i, GROUP), RECORD))
-                width = e.minimum(e.sub(cols, i), GROUP)
-                e.each(0, width, STEP, lambda c: _quantize(e, e.at(elements, e.times(c, 4)), record, c))
-
-            e.each(0, cols, GROUP, group)
-
-        e.each(first, e.minimum(e.add(first, e.index(TOKENS_PER_GROUP)), a["tokens"]), 1, row)
-
-    weight, eps = ((Buffer("w", "f32"),), (Scalar("eps", "f32"),)) if normed else ((), ())
-    return Kernel(
-        f"ggufc_{'norm_' if normed else ''}quantize_bytes",
-        (Buffer("x", "f32"), *weight, Buffer("q", "i16", output=True)),
-        (Scalar("tokens"), Scalar("cols"), *eps),
-        (("tokens", TOKENS_PER_GROUP),),
-        emit,
-    )
+    return quantizing("quantize_bytes", normed, RECORD, groups)
 
 
 def _quantize(e: Emitter, x: Value, record: Value, column: Value) -> None:

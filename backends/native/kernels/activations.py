@@ -8,6 +8,8 @@ infinity in a group makes s, and with it the results, NaN or infinite.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..emit import F32, I16, I32, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from .kv_update import rounded
@@ -25,14 +27,14 @@ RECORD = SCALE_AT + 4
 """Bytes of a group as `quantize_rows` writes it: 256 i16, 16 float32 sums of 16 and 8 of 32 of those, the scale."""
 
 
-def activation_width(cols: int) -> int:
-    """Number of i16 that `quantize_rows` writes for one row of `cols` elements."""
-    return -(-cols // GROUP) * RECORD // 2
+def activation_width(cols: int, record: int = RECORD) -> int:
+    """Number of i16 in the records of `record` bytes of one row of `cols` elements."""
+    return -(-cols // GROUP) * record // 2
 
 
-def activation_bytes(e: Emitter, cols: Value) -> Value:
+def row_bytes(e: Emitter, cols: Value, record: int) -> Value:
     """Bytes from one quantized row to the next."""
-    return e.times(e.over(e.add(cols, e.index(GROUP - 1)), GROUP), RECORD)
+    return e.times(e.over(e.add(cols, e.index(GROUP - 1)), GROUP), record)
 
 
 class Quantizer:
@@ -89,7 +91,7 @@ class Quantizer:
         return self._written
 
 
-TOKENS_PER_GROUP = 8
+_TOKENS_PER_GROUP = 8
 
 
 class Normed:
@@ -127,24 +129,8 @@ def quantize_rows(normed: bool = False) -> Kernel:
     ends early.
     """
 
-    def emit(e: Emitter, a: Arguments) -> None:
-        cols, quantizer = a["cols"], Quantizer(e)
-        norm = Normed(e, a["w"], a["eps"], cols) if normed else None
-        first = e.times(a["@tokens"], TOKENS_PER_GROUP)
-
-        def row(token: Value) -> None:
-            x = e.at(a["x"], e.times(e.mul(token, cols), 4))
-            out = e.at(a["q"], e.mul(token, activation_bytes(e, cols)))
-            if norm:
-                norm.begin(x)
-
-            def elements(i: Value) -> Value:
-                return norm.group(i) if norm else e.at(x, e.times(i, 4))
-
-            e.each(0, cols, GROUP, lambda i: group(elements(i), e.sub(cols, i), record(out, i)))
-
-        def record(out: Value, i: Value) -> Value:
-            return e.at(out, e.times(e.over(i, GROUP), RECORD))
+    def groups(e: Emitter) -> Group:
+        quantizer = Quantizer(e)
 
         def group(x: Value, left: Value, out: Value) -> None:
             x = quantizer.padded(x, left)
@@ -163,13 +149,42 @@ def quantize_rows(normed: bool = False) -> Kernel:
             e.each(0, GROUP, STEP, step)
             e.write(scale, out, SCALE_AT)
 
-        e.each(first, e.minimum(e.add(first, e.index(TOKENS_PER_GROUP)), a["tokens"]), 1, row)
+        return group
+
+    return quantizing("quantize_rows", normed, RECORD, groups)
+
+
+Group = Callable[[Value, Value, Value], None]
+"""Writes a record of up to 256 elements: their address, how many are left in the row, the record's address."""
+
+
+def quantizing(name: str, normed: bool, record: int, groups: Callable[[Emitter], Group]) -> Kernel:
+    """The kernel that quantizes rows, or if `normed` their norms, to records of `record` bytes that `groups` writes."""
+
+    def emit(e: Emitter, a: Arguments) -> None:
+        cols, group = a["cols"], groups(e)
+        norm = Normed(e, a["w"], a["eps"], cols) if normed else None
+        first = e.times(a["@tokens"], _TOKENS_PER_GROUP)
+
+        def row(token: Value) -> None:
+            x = e.at(a["x"], e.times(e.mul(token, cols), 4))
+            out = e.at(a["q"], e.mul(token, row_bytes(e, cols, record)))
+            if norm:
+                norm.begin(x)
+
+            def elements(i: Value) -> None:
+                address = norm.group(i) if norm else e.at(x, e.times(i, 4))
+                group(address, e.sub(cols, i), e.at(out, e.times(e.over(i, GROUP), record)))
+
+            e.each(0, cols, GROUP, elements)
+
+        e.each(first, e.minimum(e.add(first, e.index(_TOKENS_PER_GROUP)), a["tokens"]), 1, row)
 
     weight, eps = ((Buffer("w", "f32"),), (Scalar("eps", "f32"),)) if normed else ((), ())
     return Kernel(
-        f"ggufc_{'norm_' if normed else ''}quantize_rows",
+        f"ggufc_{'norm_' if normed else ''}{name}",
         (Buffer("x", "f32"), *weight, Buffer("q", "i16", output=True)),
         (Scalar("tokens"), Scalar("cols"), *eps),
-        (("tokens", TOKENS_PER_GROUP),),
+        (("tokens", _TOKENS_PER_GROUP),),
         emit,
     )

@@ -15,7 +15,7 @@ from typing import ClassVar
 from ..emit import F32, I1, I16, I32, I64, PTR, VOID, Emitter, Value, const, vec
 from ..kernel import Arguments, Buffer, Kernel, Scalar
 from ..target import Target
-from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT
+from .activations import GROUP, LARGEST, RECORD, SCALE_AT, STEP, SUMS_AT, row_bytes
 from .plain import PlainType
 from .quant import QuantType, Unpacked
 from .types import TYPES
@@ -179,7 +179,7 @@ class Words:
         scales, minima = ([e.scratch(size) for _ in range(STRIPS)] for size in (_SCALES, _MINIMA))
         scratch = kind.zero_scratch(e)
         stride = kind.row_bytes(e, cols)
-        x_stride = e.times(e.over(e.add(cols, e.index(GROUP - 1)), GROUP), self.record)
+        x_stride = row_bytes(e, cols, self.record)
         output = _Output(e, a, first)
 
         def panel(start: Value) -> None:
