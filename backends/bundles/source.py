@@ -75,6 +75,11 @@ def check_archdefs(bundle: Bundle | None, archdefs: Iterable[Path]) -> None:
         )
 
 
+def activations_of(bundle: Bundle | None) -> int:
+    """Bits that prompts round activations to: a bundle says it, a `.gguf` is run with 16."""
+    return bundle.manifest["activations"] if bundle else 16
+
+
 def check_own_kv(bundle: Bundle | None, kv: str | None) -> None:
     """A type of KV caches is for what is compiled yet, or a bundle's own.
 

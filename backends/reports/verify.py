@@ -18,7 +18,7 @@ from ...graph.model import Model
 from ..bundles.bundle import read_bundle
 from ..bundles.cache import cached_bundle
 from ..bundles.check import Check, check_bundle
-from ..bundles.source import check_own_kv, located, lowered
+from ..bundles.source import activations_of, check_own_kv, located, lowered
 from ..host.cores import usable_cores
 from ..host.machine import free_memory
 from ..progress import Progress, silent
@@ -119,7 +119,7 @@ def verify(
     workers = usable_cores() if threads is None else threads
     prompts, fed = _prompts(opened)
     kv = bundle.manifest["kv"] if bundle else kv
-    activations = bundle.manifest["activations"] if bundle else 16
+    activations = activations_of(bundle)
     fast = FAST if activations == 16 else FASTER
 
     def session(backend: str, kv: str | None, exact: bool = False) -> Callable[[], Engine]:

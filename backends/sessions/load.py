@@ -13,7 +13,7 @@ from ...frontend.tokenizer import Tokenizer
 from .. import BACKENDS
 from ..bundles.bundle import MODULE, Bundle
 from ..bundles.manifest import entries_of
-from ..bundles.source import check_archdefs, check_own_kv, located, lowered
+from ..bundles.source import activations_of, check_archdefs, check_own_kv, located, lowered
 from ..caches import check_kv, chosen_kv
 from ..host.cores import check_threads, usable_cores
 from ..host.extras import exporting
@@ -139,10 +139,9 @@ def _on_source(
     model = lowered(bundle, path, archdefs)
     graphs = entry_graphs(model, chosen_kv(model.graph, kv, exact), fuse=not exact)
     if backend == "native":
-        activations = bundle.manifest["activations"] if bundle else 16
         from ..native.executor import NativeExecutor
 
-        executor = NativeExecutor(graphs, model.file.tensor_bytes, threads, exact, activations)
+        executor = NativeExecutor(graphs, model.file.tensor_bytes, threads, exact, activations_of(bundle))
     else:
         from ..jax.executor import XlaExecutor
         from ..jax.module import portable_module

@@ -11,7 +11,7 @@ from ....graph.ir import Op
 from ....graph.ops import PRODUCTS
 from ....graph.types import ring_window
 from ....passes.pipeline import entry_graphs
-from ...bundles.source import check_own_kv, located, lowered
+from ...bundles.source import activations_of, check_own_kv, located, lowered
 from ...caches import chosen_kv
 from ...host.cores import usable_cores
 from ...native.executor import NativeExecutor, Timed
@@ -60,12 +60,11 @@ def profile(
             f"{file}: {max(prompt_tokens, depth + 1)} tokens exceed its context of {opened.context_length}"
         )
     graphs = entry_graphs(opened, bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv))
-    activations = bundle.manifest["activations"] if bundle else 16
     calls = {"decode": (1, depth), "prefill": (min(prompt_tokens, CHUNK), 0), "encode": (prompt_tokens, 0)}
     wanted = ("decode", "prefill") if opened.definition.kind == "decoder" else ("encode",)
     tables = []
     for workers in threads or (usable_cores(),):
-        executor = NativeExecutor(graphs, opened.file.tensor_bytes, workers, False, activations)
+        executor = NativeExecutor(graphs, opened.file.tensor_bytes, workers, False, activations_of(bundle))
         for entry in wanted:
             tokens, position = calls[entry]
             progress(f"timing the operations of {entry}")
