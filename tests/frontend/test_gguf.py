@@ -319,10 +319,6 @@ def test_the_real_file(real_model: Path) -> None:
     assert (embedding.type.name, embedding.shape, embedding.nbytes) == ("q8_0", (262144, 640), 178257920)
     last = max(file.tensors.values(), key=lambda info: info.offset)
     assert last.offset + last.nbytes == file.size
-    reader = gguf.GGUFReader(real_model)
-    assert {t.name: (t.data_offset, t.n_bytes, tuple(t.shape)[::-1]) for t in reader.tensors} == {
-        t.name: (t.offset, t.nbytes, t.shape) for t in file.tensors.values()
-    }
 
 
 @pytest.mark.slow

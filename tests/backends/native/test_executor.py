@@ -390,5 +390,5 @@ def test_real_model_past_the_window_and_the_ring(real_model: Path, real_f32: Pat
     whole = fed(exact, ids, len(ids))
     assert kl_divergence(wanted, whole) < 1e-4
     np.testing.assert_array_equal(fed(exact, ids, 64), whole)
-    for chunk in (512, 64, 7):
+    for chunk in (512, 7):
         assert kl_divergence(whole, fed(fast, ids, chunk)) < 1e-4
