@@ -93,12 +93,15 @@ class Emitter(_Builder):
         slot.align, slot.type = align, PTR  # llvmlite's alloca is still a typed pointer
         return slot
 
-    def prefetch(self, address: Value, offset: Index, size: int) -> None:
-        """Asks for the cache lines of [address + offset, + size); going past the end of memory is harmless."""
+    def prefetch(self, address: Value, offset: Index, size: int, *, once: bool = False) -> None:
+        """Asks for the cache lines of [address + offset, + size); going past the end of memory is harmless.
+
+        Those that are read `once` don't drive others out of the caches that all cores share.
+        """
         fetch = self.declare("llvm.prefetch.p0", VOID, PTR, I32, I32, I32)
         address = self.at(address, offset)
         for line in range(0, size, 64):
-            self.call(fetch, [self.at(address, line), const(I32, 0), const(I32, 3), const(I32, 1)])
+            self.call(fetch, [self.at(address, line), const(I32, 0), const(I32, 0 if once else 3), const(I32, 1)])
 
     # Control
 
