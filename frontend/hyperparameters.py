@@ -154,6 +154,8 @@ def _parameter(
             allowed = [values[v.name] if isinstance(v, Name) else v for v in parameter.only]
             own = value if isinstance(value, tuple) else (value,)
             if allowed and value not in allowed and any(v not in allowed for v in own):
+                for name in (v.name for v in parameter.only if isinstance(v, Name)):
+                    _check_size(name, values[name], where)
                 found, wanted = repr(metadata[key]), " or ".join(map(str, allowed))
                 place = f"{where.source} can do {wanted} alone (line {where.number})"
                 raise UnsupportedError(f"{where.path}: key {key!r} is {found[:80]}; {place}")
@@ -163,6 +165,14 @@ def _parameter(
             raise where.error(f"{message}{nearest(key, metadata)}")
     assert parameter.default is not None
     return _map_layers(parameter.default, values, where)
+
+
+def _check_size(name: str, value: Value, where: Line) -> None:
+    """Whether what another key must be equal to is a size at all."""
+    for one in value if isinstance(value, tuple) else (value,):
+        size = whole(one) if isinstance(one, (int, float)) else one
+        if not isinstance(size, int) or size < 1:
+            raise where.error(f"{name!r} comes out as {size!r}, wanted a whole number from 1: keys don't fit together")
 
 
 def _from_file(value: Any, key: str, where: Line) -> Value:
@@ -255,7 +265,9 @@ def _apply(call: Call, arguments: list[Scalar], where: Line) -> Scalar:
     try:
         result = _FUNCTIONS[call.function](*numbers)
     except ZeroDivisionError:
-        raise where.error("division by zero") from None
+        divisor = call.arguments[1]
+        named = f": {divisor.name!r} is 0" if isinstance(divisor, Name) else ""
+        raise where.error(f"division by zero{named}") from None
     except (ValueError, OverflowError):
         raise where.error(f"{call.function} has no value for {', '.join(map(str, numbers))}") from None
     if not math.isfinite(result) or abs(result) > 2**63:

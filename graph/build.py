@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..frontend.archdef.tree import ArchDef, Expression, Name, Reference, Step, TensorRef
-from ..frontend.errors import UnsupportedError
+from ..frontend.errors import InputError, UnsupportedError
 from ..frontend.gguf.file import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.near import nearest
@@ -194,6 +194,8 @@ class _Builder:
     def _weight(self, first: str, present: str) -> Weight:
         tensor = self.tensors[present]
         self.touched.add(present)
+        if not tensor.shape:
+            raise InputError(f"{self.path}: tensor {present!r} has no dimension, wanted a vector or a matrix")
         if tensor.type.name not in (*WEIGHT_TYPES, *OWN_TYPES):
             raise UnsupportedError(
                 f"{self.path}: tensor {present!r} has type {tensor.type.name}, which this build can't compute with; "

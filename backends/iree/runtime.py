@@ -1,12 +1,15 @@
 """Runs a compiled module with the IREE runtime alone: mapped weights, caches in place, no copy per call."""
 
+import ctypes
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
+from typing import Any, TypeVar, TypeVarTuple
 
 import iree.runtime as rt
 import numpy as np
@@ -20,10 +23,42 @@ _USAGE = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
 _MEMORY = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
 
 
-# What Python lends to IREE (devices, modules, mappings) is made once and kept while the process lives. A worker may
-# drop the last reference to one after the call that used it has returned; the release then runs Python code on that
-# worker, which deadlocks with a thread that waits for the workers while it holds the GIL (as the end of a device does),
-# or corrupts the interpreter's state. What is kept costs address space and sleeping threads.
+_Made = TypeVar("_Made")
+_Given = TypeVarTuple("_Given")
+
+_binding: Any = import_module("iree.runtime._binding")  # what has no other name: a driver that isn't shared, and more
+
+
+_kept: list[object] = []
+
+
+def _once(make: Callable[[*_Given], _Made]) -> Callable[[*_Given], _Made]:
+    """Makes what Python lends to IREE (devices, modules, mappings) once in a process, and keeps it while that lives.
+
+    A worker may drop the last reference to one after the call that used it has returned; the release then runs Python
+    code on that worker, which deadlocks with a thread that waits for the workers while it holds the GIL (as the end of
+    a device does), or corrupts the interpreter's state. What is kept costs address space and sleeping threads.
+    """
+
+    @cache
+    def made(_process: int, *given: *_Given) -> _Made:
+        found = make(*given)
+        _kept.append(found)
+        return found
+
+    return lambda *given: made(os.getpid(), *given)
+
+
+def _leave_to_parent() -> None:
+    """In a process that was forked there are none of the workers: it makes all anew, and never drops what it came with,
+    whose end would wait for them."""
+    _binding.disable_leak_checker()
+    for lent in _kept:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(lent))
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
 
 Identity = tuple[int, int, int, int]
 
@@ -34,13 +69,13 @@ def _identity(path: Path) -> Identity:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-@cache
+@_once
 def _module(path: Path, identity: Identity) -> rt.VmModule:
     # not VmModule.mmap: it opens the file for writing, which a device's read-only file system doesn't allow
     return rt.VmModule.copy_buffer(_instance(), path.read_bytes())
 
 
-@cache
+@_once
 def _mapping(path: Path, identity: Identity) -> tuple[int, rt.FileHandle]:
     """A file's size and its bytes, mapped."""
     with path.open("rb") as file:
@@ -48,18 +83,18 @@ def _mapping(path: Path, identity: Identity) -> tuple[int, rt.FileHandle]:
     return len(view), rt.FileHandle.wrap_memory(view)
 
 
-@cache
+@_once
 def _instance() -> rt.VmInstance:
     return rt.VmInstance()
 
 
-@cache
+@_once
 def _device(threads: int) -> rt.HalDevice:
     """A device with so many workers; one thread runs in the caller's own."""
     if threads <= 1:
-        return rt.get_driver("local-sync").create_default_device()
+        return _binding.create_hal_driver("local-sync").create_default_device()
     rt.flags.parse_flags(f"--task_topology_group_count={threads}")
-    return rt.get_driver("local-task").create_default_device()
+    return _binding.create_hal_driver("local-task").create_default_device()
 
 
 @cache

@@ -7,9 +7,11 @@ it is kept on disk between processes.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from .kernel import ELEMENTS, Kernel
 from .objects import fingerprint, object_code
 from .target import Target, host_target
 from .team import Team, record
+
+_DIGEST = 32
+"""Bytes of the sha256 that stands behind a kept object, which is wrong code where a disk or a power cut damaged it."""
 
 
 def launch(
@@ -87,14 +92,26 @@ def _object(kernel: Kernel, target: Target) -> bytes:
     """The kernel's object, from the disk if this very code was compiled before."""
     path = cache_directory() / "kernels" / f"{kernel.name}-{fingerprint(kernel, target)[:24]}.o"
     try:
-        return path.read_bytes()
+        kept = path.read_bytes()
     except OSError:
+        kept = b""
+    code, digest = kept[:-_DIGEST], kept[-_DIGEST:]
+    if not code or hashlib.sha256(code).digest() != digest:
         code = object_code(kernel, target)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(code)
-        Path(file.name).replace(path)  # whole or not at all, whoever else writes it
-    except OSError:
-        pass  # no place to keep it: the next process compiles again
+        _keep(path, code + hashlib.sha256(code).digest())
     return code
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Writes a file, whole or not at all, whoever else writes it; where there is no place for it, the next process
+    compiles again."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, buffering=0, delete=False) as file:
+            part = Path(file.name)
+            try:
+                file.write(content)
+                part.replace(path)
+            except BaseException:
+                part.unlink()
+                raise

@@ -4,9 +4,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -165,11 +165,8 @@ class Service:
     async def _completion(self, request: Request, asked: Completion, form_of: type[Form]) -> Response:
         form = form_of(self._reader.name, self._reader.session.tokenizer, asked.asked[0].top is not None)
         if asked.stream:
-            return StreamingResponse(
-                self._stream(request, asked, form),
-                media_type="text/event-stream",
-                headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-            )
+            stream = self._stream(request, asked, form)
+            return _Events(await anext(stream), stream)
         choices: list[list[Piece]] = [[] for _ in asked.asked]
         async with self._running(request, [partial(generation, one) for one in asked.asked]) as events:
             async for n, piece in events:
@@ -179,18 +176,22 @@ class Service:
         usage = Usage(asked.prompt_tokens, sum(pieces[-1].tokens for pieces in choices))
         return JSONResponse(form.whole(choices, usage))
 
-    async def _stream(self, request: Request, asked: Completion, form: Form) -> AsyncIterator[str]:
-        """The events of a stream. An error after its beginning is the last of them."""
-        tokens = [0] * len(asked.asked)
+    async def _stream(self, request: Request, asked: Completion, form: Form) -> AsyncGenerator[str, None]:
+        """The events of a stream, the first when the model has begun. An error after that is the last of them."""
+        tokens: list[int] = []
         try:
             async with self._running(request, [partial(generation, one) for one in asked.asked]) as events:
-                for begin in form.begins(len(asked.asked)):
-                    yield _event(begin)
                 async for n, piece in events:
+                    if not tokens:
+                        tokens = [0] * len(asked.asked)
+                        for begin in form.begins(len(asked.asked)):
+                            yield _event(begin)
                     tokens[n] = piece.tokens
                     if piece.text or piece.chances or piece.stop:
                         yield _event(form.chunk(n, piece))
         except Exception as error:
+            if not tokens:
+                raise
             refused = as_request_error(error)
             yield _event(error_object(str(refused), refused.status, refused.code))
             return
@@ -233,7 +234,7 @@ class Service:
                 pass
             end()
 
-        async def told() -> AsyncIterator[tuple[int, Any]]:
+        async def told() -> AsyncGenerator[tuple[int, Any], None]:
             left = len(jobs)
             while left:
                 n, found = await events.get()
@@ -248,10 +249,29 @@ class Service:
         for job in jobs:
             self._scheduler.submit(job)
         try:
-            yield told()
+            async with aclosing(told()) as found:
+                yield found
         finally:
             end()
             watcher.cancel()
+
+
+class _Events(StreamingResponse):
+    """A stream of events, which ends with its answer, whatever ends that."""
+
+    def __init__(self, first: str, others: AsyncGenerator[str, None]) -> None:
+        self._first, self._others = first, others
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(self._all(), media_type="text/event-stream", headers=headers)
+
+    async def _all(self) -> AsyncIterator[str]:
+        yield self._first
+        async for event in self._others:
+            yield event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._others):
+            await super().__call__(scope, receive, send)
 
 
 class _Counted:

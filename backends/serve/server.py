@@ -13,6 +13,8 @@ from .scheduler import Scheduler
 
 BACKLOG = 512
 """Connections that the system keeps until they are taken."""
+READ_SECONDS = 60
+"""How long a client may leave what it was sent unread; then its connection ends, so that it takes nobody's place."""
 SPARE_SECONDS = 5
 """For the last answers to leave, after the scheduler ended what was running."""
 
@@ -25,10 +27,16 @@ def listening(host: str, port: int) -> socket.socket:
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise InputError(f"can't listen at {host}: {error.strerror or error}; choose another --host") from None
+    try:
+        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"can't listen at {host} port {port}: {reason}; choose another, --port 0 for any") from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, READ_SECONDS * 1000)
+    return listener
 
 
 class Server:

@@ -168,8 +168,11 @@ def render(request: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def _answer(request: dict[str, Any]) -> dict[str, str]:
+def _answer(line: bytes) -> dict[str, str]:
+    """The answer to a request; the system's signal ends the process where it takes more time than it may."""
     try:
+        request = json.loads(line)
+        _limit(request["seconds"])
         return {"text": render(request)}
     except jinja2.TemplateSyntaxError as error:
         return {"error": f"line {error.lineno}: {error.message}"}
@@ -183,6 +186,14 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
         return {"error": "it needs a part of Python that templates don't have, such as a rare encoding"}
     except Exception as error:  # an error of the template, whatever its type
         return {"error": f"{type(error).__name__}: {error}"[:500]}
+    finally:
+        _limit(0)
+
+
+def _limit(seconds: float) -> None:
+    """Lets this process have so many seconds of the processor from now on, on systems that can; 0 is no limit."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _bound(memory: int) -> None:
@@ -202,16 +213,10 @@ def _bound(memory: int) -> None:
 def main() -> None:
     """Answers requests until standard input ends."""
     for template in LATE:
-        _answer({"template": template, "variables": {}, "marks": ""})
+        _answer(json.dumps({"template": template, "variables": {}, "marks": "", "seconds": 0}).encode())
     _bound(int(sys.argv[2]))
-    timer = getattr(signal, "setitimer", lambda *_: None)
-    which = getattr(signal, "ITIMER_PROF", 0)
     for line in sys.stdin.buffer:
-        request = json.loads(line)
-        timer(which, request["seconds"])  # its signal ends the process
-        answer = json.dumps(_answer(request)).encode()
-        timer(which, 0)
-        sys.stdout.buffer.write(answer + b"\n")
+        sys.stdout.buffer.write(json.dumps(_answer(line)).encode() + b"\n")
         sys.stdout.buffer.flush()
 
 

@@ -80,7 +80,9 @@ def _snapshot(folder: Path) -> Path | str:
     try:
         revision = read_file(main, _MOST_REVISION).decode("ascii").strip()
     except (OSError, ValueError):
-        return max(snapshots, key=lambda p: (p.stat().st_mtime, p.name)) if snapshots else _unfinished(folder)
+        if snapshots:
+            return max(snapshots, key=lambda p: (p.stat().st_mtime, p.name))
+        return _unfinished(folder) or f"{folder}: has no snapshot; download the model again"
     found = next((p for p in snapshots if p.name == revision), None)
     if found:
         return found

@@ -263,6 +263,8 @@ def test_downloads_that_did_not_end_are_named(hub: Path) -> None:
     blobs.mkdir(parents=True)
     (blobs / "ab12.incomplete").touch()
     assert f"{blobs / 'ab12.incomplete'}: an unfinished download" in refusal("o/r")
+    (blobs / "ab12.incomplete").unlink()
+    assert f"{blobs.parent}: has no snapshot" in refusal("o/r")
     put_hugging_face(hub, "o/s", "aa", {"m.gguf": None})
     assert f"{hub / 'models--o--s' / 'blobs'}" in refusal("o/s")
     put_hugging_face(hub, "o/t", "aa", {"model.safetensors": b"{}"})

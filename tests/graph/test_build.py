@@ -144,6 +144,7 @@ def test_other_tensors_that_no_step_reads_are_told(further: tuple[str, ...]) -> 
             "toy.archdef:14:7: bias: tensor 'blk.0.proj.bias' has shape [32, 1], wanted [32]",
         ),
         ({"token_embd.weight": (9,)}, "toy.archdef:11:7: embed: tensor 'token_embd.weight' "),
+        *(({name: ()}, f"toy.gguf: tensor {name!r} has no dimension, wanted a vector or a matrix") for name in SHAPES),
     ],
 )
 def test_tensors_that_do_not_fit(changed: dict[str, tuple[int, ...]], message: str) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -184,8 +185,9 @@ def command(model: Path, *words: str) -> Iterator[Command]:
 
 
 async def stopped(server: Command, tokens: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The last event of each of two streams, and what is answered to three requests that wait, when SIGTERM comes."""
-    bodies = [body(n, stream=True, max_tokens=tokens) for n in range(2)] + [body(n) for n in range(3)]
+    """The last event of each of two streams, and what is answered to three requests that wait, one of which would be
+    a stream, when SIGTERM comes."""
+    bodies = [body(n, stream=True, max_tokens=tokens) for n in range(2)] + [body(n, stream=not n) for n in range(3)]
     sent = [await post(server.port, "/v1/completions", bodies[n]) for n in range(2)]
     try:
         for reader, _ in sent:
@@ -245,3 +247,20 @@ def test_who_sends_half_a_body_takes_nobodys_place(session: Session, expected: l
     with running(session, parallel=1, queue=1) as server:
         assert asyncio.run(everybody(server)) == expected[:2]
         settled(server)
+
+
+@pytest.mark.slow
+def test_who_reads_nothing_of_an_answer_loses_the_place(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ggufc.backends.serve.server.READ_SECONDS", 1)
+    long = json.dumps(body(0) | {"stream": True, "n": 64, "logprobs": 5, "max_tokens": 1000}).encode()  # some 20 MB
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(long)
+    with running(session, parallel=64, queue=0) as server, closing(socket.socket()) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(head + long)
+        while not server.ask("/health")[1]["running"]:
+            time.sleep(0.01)
+        deadline = time.monotonic() + 60
+        while server.ask("/health")[1]["requests"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)

@@ -4,6 +4,8 @@ import ctypes
 import gc
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -169,6 +171,33 @@ def test_a_forked_process_is_told(session: Session) -> None:
         except InputError:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+FORKING = """
+import os, sys, warnings, ggufc
+warnings.simplefilter("ignore")  # JAX and Python 3.12 warn of just this
+session = ggufc.load(sys.argv[1], sys.argv[2], threads=2)
+print(session.prefill([2, 9, 5]).argmax(), flush=True)
+for loads in (False, True):
+    child = os.fork()
+    if not child:
+        if loads:
+            print(ggufc.load(sys.argv[1], sys.argv[2], threads=2).prefill([2, 9, 5]).argmax(), flush=True)
+        sys.exit(5)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+print(session.decode_greedy(7), flush=True)
+"""
+
+
+@pytest.mark.parametrize("backend", ["iree", "native"])
+def test_a_forked_process_loads_the_model_itself_and_ends(path: Path, backend: str) -> None:
+    """It has none of the workers that its parent made: neither its own model nor its end may wait for them."""
+    ggufc.load(path, backend)  # compiles it here: JAX and the compiler are not made to be forked
+    command = [sys.executable, "-c", FORKING, str(path), backend]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    first, exited, again, loaded, _ = done.stdout.split()
+    assert (exited, again, loaded) == ("5", first, "5")
+    assert done.stderr == ""
 
 
 def test_a_session_outlives_the_one_that_it_came_from(path: Path) -> None:
