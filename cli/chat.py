@@ -69,9 +69,9 @@ def chat(
     turns of a conversation are written, in jinja2. The repository has examples/gemma.jinja.
 
     \b
-    Example: ggufc chat gemma/
-             echo "Why is the sky blue?" | ggufc chat gemma/ --temperature 0
-             ggufc chat base.gguf --chat-template gemma.jinja --system "Answer in one sentence."
+    Example: ggufc chat gemma3:270m --system "Answer in one sentence."
+             ggufc chat gemma/ --chat-template examples/gemma.jinja
+             echo "Why is the sky blue?" | ggufc chat gemma/ --chat-template examples/gemma.jinja --temperature 0
     """
     from ..backends.sessions.chat import Chat
     from ..backends.sessions.sampling import Sampling

@@ -1,5 +1,6 @@
 """`ggufc serve`."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,4 +94,5 @@ def serve(
             print_json({"url": url, "model": reader.name})
         else:
             click.echo(f"{printable(reader.name)} at {url}; Ctrl-C stops it", err=True)
+        logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that is gone
         server.run()

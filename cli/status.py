@@ -36,7 +36,8 @@ def status(archdefs: tuple[Path, ...], as_json: bool) -> None:
         "Architectures": [_architecture(entry) for entry in found["architectures"]],
         "Backends": [_backend(name, entry) for name, entry in found["backends"].items()],
         "Processor": [_processor(found["cpu"])],
-        "Targets": [_target(name, lacks) for name, lacks in found["targets"].items()],
+        "Targets": [_target(name, lacks) for name, lacks in found["targets"].items()]
+        or [("none", "compiling needs ggufc[export]")],
         "Cache": [(cache["folder"], f"{cache['bundles']} compiled models, {size_text(cache['size'])}")],
     }
     for title, rows in sections.items():

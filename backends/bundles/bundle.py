@@ -131,7 +131,7 @@ class Bundle:
             found = fingerprint(path, [(t["offset"], t["nbytes"]) for t in tensors])
             damage = _difference(size, size, "sample of its tensors", found, wanted["fingerprint"])
         if damage:
-            raise InputError(f"{path}: not the file that was exported: {damage}; export this one")
+            raise InputError(f"{path}: not the file that was exported: {damage}; give that one, or export again")
 
 
 def _difference(size: int, wanted_size: int, what: str, sha256: str, wanted_sha256: str) -> str:

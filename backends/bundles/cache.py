@@ -1,8 +1,10 @@
 """Bundles of models that are run without an export: each is compiled once into the user's cache."""
 
+import errno
 import hashlib
 import importlib.metadata
 import logging
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,7 +49,23 @@ def cached_bundle(
         except InputError:
             _log.warning("%s: a damaged entry of the cache; it is compiled again", folder)
             shutil.rmtree(folder, ignore_errors=True)  # an export replaces whole bundles alone
+    _check_place(folder.parent)
     return export(model, folder, kv=kv, archdefs=definitions, progress=progress)
+
+
+def _check_place(folder: Path) -> None:
+    """Whether the user's cache can be written to.
+
+    Raises:
+        InputError: it can't.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise InputError(f"{folder}: no place to compile the model to: {reason}; XDG_CACHE_HOME names another")
 
 
 def cache_key(model: Model, target: Target, kv: str) -> str:

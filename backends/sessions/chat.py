@@ -128,10 +128,12 @@ class Chat:
             InputError: messages that are none.
         """
         self.messages = [dict(message) for message in normalised(messages)] if messages else []
+        self.turn = Turn()
 
     def clear(self) -> None:
         """Forgets every turn but the system prompt."""
         self.messages = self.messages[:1] if self.system else []
+        self.turn = Turn()
 
     def say(
         self,

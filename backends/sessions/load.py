@@ -1,6 +1,6 @@
 """Opens a bundle or a model for running, on the backend of one's choice."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,7 @@ def _iree(bundle: Bundle, target: str, weights: Path, threads: int) -> Session:
         tuple(manifest["entries"]),
         threads,
     )
-    tokenizer = cache(partial(_bundled_tokenizer, bundle))
-    chat_templates = cache(partial(ChatTemplates.load, manifest["chat"], bundle.file))
+    tokenizer, chat_templates = _of_bundle(bundle)
     labels = manifest.get("labels", ())
     facts = _facts(manifest["entries"], manifest["context_length"], manifest["vocabulary"], labels, target)
     return Session(executor, facts, tokenizer, chat_templates)
@@ -117,6 +116,14 @@ def _facts(
     """What a session must know; the entry points are as a manifest has them."""
     pooled = "encode" in entries and entries["encode"]["results"][0]["shape"][0] == 1
     return Facts(context_length, vocabulary, frozenset(entries), pooled, tuple(labels), target)
+
+
+def _of_bundle(bundle: Bundle) -> tuple[Callable[[], Tokenizer], Callable[[], ChatTemplates]]:
+    """What makes a bundle's tokenizer and its chat templates."""
+    return (
+        cache(partial(_bundled_tokenizer, bundle)),
+        cache(partial(ChatTemplates.load, bundle.manifest["chat"], bundle.file)),
+    )
 
 
 def _bundled_tokenizer(bundle: Bundle) -> Tokenizer:
@@ -148,7 +155,10 @@ def _on_source(
 
         text = bundle.file(MODULE).read_text("utf-8") if bundle else portable_module(graphs.values())
         executor = XlaExecutor(text, graphs, model.file.tensor_bytes)
-    tokenizer = cache(partial(Tokenizer.from_metadata, model.file.metadata))
-    chat_templates = cache(partial(ChatTemplates.from_metadata, model.file.metadata))
+    if bundle:
+        tokenizer, chat_templates = _of_bundle(bundle)
+    else:
+        tokenizer = cache(partial(Tokenizer.from_metadata, model.file.metadata))
+        chat_templates = cache(partial(ChatTemplates.from_metadata, model.file.metadata))
     facts = _facts(entries_of(graphs), model.context_length, model.vocabulary, model.labels)
     return Session(executor, facts, tokenizer, chat_templates)

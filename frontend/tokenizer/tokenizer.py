@@ -135,9 +135,10 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a text.
 
-        `add_special` adds BOS, EOS or SEP where the vocabulary wants them, but never a second one. With `parse_special`
-        the text of a control token becomes that token; without, it is text like any other (user-defined tokens are
-        always found). `barrier` is a character that is no text: no special token is found across it.
+        `add_special` adds BOS, EOS or SEP where the vocabulary wants them: never a second BOS, but EOS and SEP behind
+        one that the text ends with, too, as llama.cpp does. With `parse_special` the text of a control token becomes
+        that token; without, it is text like any other (user-defined tokens are always found). `barrier` is a character
+        that is no text: no special token is found across it.
 
         Raises:
             InputError: the text is not Unicode: it has a lone surrogate, which stands for bytes that were not UTF-8.
@@ -152,7 +153,7 @@ class Tokenizer:
         if add_special:
             first, last = self._specials.first, self._specials.last
             before = [first] if first is not None and ids[:1] != [first] else []
-            after = [last] if last is not None and ids[-1:] != [last] else []
+            after = [last] if last is not None else []
             ids = before + ids + after
         return ids
 

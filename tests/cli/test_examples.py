@@ -53,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "gemma", folder / "model", symlinks=True)
     for name in TEXTS:
         (folder / name).write_text("the an in\n")
-    shutil.copy(Path(__file__).parents[2] / "examples" / "gemma.jinja", folder)
+    (folder / "examples").symlink_to(Path(__file__).parents[2] / "examples")
     put_ollama(folder / "ollama", "registry.ollama.ai/library/gemma3/270m", model.read_bytes())
     files = {f"gemma-3-270m-{kind}.gguf": model.read_bytes() for kind in ("Q8_0", "Q4_0")}
     put_hugging_face(folder / "hub", "ggml-org/gemma-3-270m-GGUF", "aa", files)
