@@ -28,10 +28,13 @@ _PANEL = 8192
 _FIRST_BYTES = 4096
 """Of a work group's rows, what is asked for at once."""
 _VERY_MANY = 1 << 17
-_SHORT_ROW = 1400
-_AHEAD, _AHEAD_OF_SHORT_ROWS = 384, 3072
-"""Bytes between a load and its prefetch, measured on a Zen 4: rows shorter than 1400 bytes gain 5 to 20 % by the larger
-distance, longer ones lose as much."""
+_AHEAD = 1024
+"""Bytes between a load and its prefetch. On a Zen 4 512 to 1024 are best, with `_PAGES_AHEAD`."""
+_PAGE = 4096
+_PAGES_AHEAD = 1 << 16
+"""Bytes between a load and the prefetch of a line of its page, which is for the page's address: a mapped file lies in
+pages of 4 KB, and whoever comes to one whose address no table in the processor has yet waits for it, prefetchers too.
+64 to 256 KB ahead make decode of Gemma 3 270M 8 to 10 % faster on two threads of a Zen 4, and 15 % on one."""
 
 
 def linear_one(type_name: str, rows_per_group: int = 64, normed: bool = False) -> Kernel:
@@ -109,6 +112,11 @@ def rows_per_group(rows: int) -> int:
     return max(32, -(-rows // 8)) if rows < _VERY_MANY else 1024
 
 
+def _look_far_ahead(e: Emitter, row: Value, stride: Value) -> None:
+    """Asks for a line of each page that is read `_PAGES_AHEAD` bytes behind a row."""
+    e.each(0, stride, _PAGE, lambda at: e.prefetch(row, e.add(at, e.index(_PAGES_AHEAD)), 1, once=True))
+
+
 @dataclass(frozen=True)
 class _Plain:
     """The product of one plain type: weights widened to float32, and sums of float32 products."""
@@ -122,6 +130,7 @@ class _Plain:
 
         def row(r: Value) -> None:
             w = e.at(a["w"], e.mul(r, stride))
+            _look_far_ahead(e, w, stride)
 
             def product(i: Value, *totals: Value) -> list[Value]:
                 ws, xs = e.at(w, kind.row_bytes(e, i)), e.at(a["x"], e.times(i, 4))
@@ -263,8 +272,6 @@ class _Quantized:
         tail = kind.zero_scratch(e)
         quantizer = Quantizer(e)
         stride = kind.row_bytes(e, cols)
-        is_short = e.icmp_signed("<", stride, e.index(_SHORT_ROW))
-        ahead = e.select(is_short, e.index(_AHEAD_OF_SHORT_ROWS), e.index(_AHEAD))
         w, first, _, _ = products[0]
         # the first rows come while the activations are quantized
         e.prefetch(e.at(w, e.mul(first, stride)), 0, _FIRST_BYTES, once=True)
@@ -289,11 +296,12 @@ class _Quantized:
         def rows(w: Value, first: Value, last: Value, y: Value, start: Value, chunks: Value, blocks: Value) -> None:
             def row(r: Value) -> None:
                 row_start = e.at(w, e.mul(r, stride))
+                _look_far_ahead(e, row_start, stride)
                 factors, line = kind.row_factors(e, row_start), e.at(row_start, kind.column_at(e, start))
 
                 def whole(c: Value, *totals: Value) -> list[Value]:
                     address = e.at(line, e.times(c, kind.chunk_bytes))
-                    e.prefetch(address, ahead, kind.chunk_bytes, once=True)
+                    e.prefetch(address, _AHEAD, kind.chunk_bytes, once=True)
                     return self._chunk(e, address, e.at(records, e.times(c, self._record)), factors, totals)
 
                 def partial(_: Value, *totals: Value) -> list[Value]:
