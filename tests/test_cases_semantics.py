@@ -116,6 +116,7 @@ def test_tied_and_untied_heads(name: str, exact: bool) -> None:
         assert np.abs(fed(model, ids, [n]) - wanted[n - 1]).max() < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names(TIED))
 def test_a_table_is_stored_once(name: str) -> None:
     """One symbol of the module stands for the table in both entry points and both uses, quantized or not."""

@@ -161,6 +161,7 @@ def test_heads_that_turn_in_part_where_llama_cpp_takes_none_are_refused(name: st
         open_model(variant.write(tmp_path / "model.gguf"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "fast"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_however_tokens_are_fed(name: str, exact: bool, write: Write) -> None:
@@ -220,6 +221,7 @@ def test_executors_agree(
     assert difference(session.prefill(IDS[3:]), wanted[-1]) < EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("types", "large"), [("q8_0", False), (LARGE, True)], ids=["q8_0", "q4_k"])
 @pytest.mark.parametrize("name", ONE_OF_EACH + ROUTED)
 def test_quantized_weights(name: str, types: Types, large: bool, write: Write, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_smaller_caches_cost_little(
         assert 0 < kl_divergence(wanted, found).mean() < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv", ["f16", "q8_0"])
 def test_the_portable_module_means_the_same_by_them(path: Path, kv: str) -> None:
     """Exact arithmetic differs from XLA's in so few last bits that hardly a value is rounded to another."""

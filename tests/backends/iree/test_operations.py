@@ -110,11 +110,13 @@ ENCODER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", ["%21", "%26"])
 def test_operations_of_encoders(result: str, tmp_path: Path) -> None:
     check(parsed(ENCODER, result), (1, 2, 9, 70), tmp_path)
 
 
+@pytest.mark.slow
 def test_operations_of_encoders_on_one_token(tmp_path: Path) -> None:
     check(SetTokens(1)(parsed(ENCODER, "%26")), (1,), tmp_path)
 
@@ -149,6 +151,7 @@ EXPERTS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_name", ["f32", "f16", "q8_0", "q4_k", "iq1_s"])
 def test_mixtures_of_experts(type_name: str, tmp_path: Path) -> None:
     """Products round activations to 15 bits, as those of other matrices do."""

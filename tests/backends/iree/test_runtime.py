@@ -30,6 +30,7 @@ TOLERANCE = {"tiny_f32": 1e-4, "tiny_quantized": 2e-2}
 """Kernels of quantized types round their activations to 15 bits; everything else is the same arithmetic."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 def test_logits_are_near_those_of_xla(name: str, request: pytest.FixtureRequest, short_rings: None) -> None:
     case: TinyCase = request.getfixturevalue(name)

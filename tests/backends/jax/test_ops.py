@@ -73,6 +73,7 @@ def test_every_sixteen_bit_float(name: str) -> None:
     np.testing.assert_array_equal(found, dequantized(raw, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_every_scale(name: str) -> None:
     """Subnormal, infinite and NaN scales too, before any bits at all."""
@@ -301,6 +302,7 @@ def test_equal_logits_choose_the_lower_expert() -> None:
     np.testing.assert_array_equal(rule("top_k", logits, k=2), [[1, 2]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WEIGHT_TYPES)
 def test_expert_linear_of_rows_or_of_each_experts_own(name: str) -> None:
     raw = raw_weight(name, 4 * 3, 256).reshape(4, 3, -1)

@@ -159,6 +159,7 @@ def check(case: Case, target: Target) -> None:
             np.testing.assert_array_equal(decode(case, q, k, v, token, share, target), found[token])
 
 
+@pytest.mark.slow
 @each_target
 @settings(max_examples=12)
 @given(case=cases())
@@ -264,6 +265,7 @@ def test_scores_beyond_the_range_of_exp(target: Target) -> None:
     check(Case(6, 60, 66, scale=300.0), target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", PRESETS.values(), ids=PRESETS)
 @each_dtype
 def test_objects_need_no_library(target: Target, dtype: str) -> None:

@@ -127,6 +127,7 @@ class Chain:
         return self.weights[name].reshape(-1).view(np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "dims"), [("neox", 2), ("neox", 22), ("norm", 22), ("norm", 48)])
 def test_every_operation_means_what_it_means_by_the_rules(style: str, dims: int) -> None:
     """Sizes are no multiples of a vector; heads are longer than what is rotated."""
@@ -177,6 +178,7 @@ def test_operations_of_encoders_mean_what_they_mean_by_the_rules(kind: int, ahea
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("type_name", "normalize"), [(name, n % 2) for n, name in enumerate(TYPES)])
 def test_mixtures_of_experts_mean_what_they_mean_by_the_rules(type_name: str, normalize: int) -> None:
     chain = Chain()
@@ -197,6 +199,7 @@ def test_mixtures_of_experts_mean_what_they_mean_by_the_rules(type_name: str, no
             np.testing.assert_allclose(native.forward(ids), wanted, rtol=0, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("type_name", ["f32", "q4_k", "q8_0"])
 @pytest.mark.parametrize(("style", "act"), [("neox", "gelu"), ("norm", "silu")])
 def test_fused_operations_mean_what_they_mean_by_the_rules(type_name: str, style: str, act: str) -> None:
@@ -280,6 +283,7 @@ def test_quantized_model_agrees_with_its_dequantized_copy_in_both_modes(mixed_pa
     assert kl_divergence(exact, fast).mean() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 def test_exact_logits_do_not_depend_on_the_chunks(mixed_path: Path, kv: str) -> None:
     """Past the window of 8 and past the ring of 520 rows, not even in the last bit."""

@@ -137,6 +137,7 @@ def test_worst_case_sums_do_not_overflow(kind: str, target: Target) -> None:
             check_products(kind, raw, np.full((9, 512), sign, np.float32), target)
 
 
+@pytest.mark.slow
 @each_quantized
 @each_target
 def test_every_half_is_a_scale(kind: str, target: Target) -> None:
