@@ -103,6 +103,10 @@ def export(
             with writing(folder):
                 (aside / METADATA).write_bytes(source.file.metadata_bytes())
                 opened = first_layers(encode.begin(source, aside / ARCHIVE, weights, keep), layers)
+        with writing(folder):  # what is wrong with them is told before the long work
+            (aside / f"{opened.definition.name}{SUFFIX}").write_bytes(opened.definition.text.encode())
+            tokenizer = _write_tokenizer(opened, aside)
+            chat = ChatTemplates.from_metadata(opened.file.metadata).save(aside)
         kv = chosen_kv(opened.graph, kv)
         entries = pipeline.entry_graphs(opened, kv)
         progress("tracing")
@@ -116,9 +120,6 @@ def export(
                 (aside / MODULE).write_text(text, "utf-8")
             if "mlirbc" in emit:
                 (aside / PORTABLE).write_bytes(portable_artifact(text))
-            (aside / f"{opened.definition.name}{SUFFIX}").write_bytes(opened.definition.text.encode())
-            tokenizer = _write_tokenizer(opened, aside)
-            chat = ChatTemplates.from_metadata(opened.file.metadata).save(aside)
         modules = _Modules(text, places(opened.file), flags, activations, aside, folder)
         for target in chosen:
             if "vmfb" in emit:
@@ -219,7 +220,7 @@ class _Modules:
 def _write_tokenizer(model: Model, folder: Path) -> dict[str, Any]:
     """The tokenizer in the bundle and what the manifest says of it; a model without one runs on token ids."""
     try:
-        tokenizer = Tokenizer.from_metadata(model.file.metadata)
+        tokenizer = Tokenizer.of(model.file)
     except UnsupportedError as error:
         return {"missing": str(error), "stop_tokens": []}
     tokenizer.save(folder)

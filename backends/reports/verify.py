@@ -231,7 +231,7 @@ def _prompts(model: Model) -> tuple[list[list[int]], str]:
     """Ids of each text, all equally long, and what they are: drawn by a fixed seed without a tokenizer known here."""
     length = max(1, min(PROMPT_TOKENS, model.context_length - STEPS))
     try:
-        tokenizer = Tokenizer.from_metadata(model.file.metadata)
+        tokenizer = Tokenizer.of(model.file)
     except UnsupportedError:
         return np.random.default_rng(0).integers(0, model.vocabulary, (len(TEXTS), length)).tolist(), RANDOM
     encoded = [tokenizer.encode(text) for text in TEXTS]

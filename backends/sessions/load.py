@@ -158,7 +158,7 @@ def _on_source(
     if bundle:
         tokenizer, chat_templates = _of_bundle(bundle)
     else:
-        tokenizer = cache(partial(Tokenizer.from_metadata, model.file.metadata))
+        tokenizer = cache(partial(Tokenizer.of, model.file))
         chat_templates = cache(partial(ChatTemplates.from_metadata, model.file.metadata))
     facts = _facts(entries_of(graphs), model.context_length, model.vocabulary, model.labels)
     return Session(executor, facts, tokenizer, chat_templates)

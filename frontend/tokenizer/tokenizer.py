@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import InputError, shown
+from ..gguf.file import GgufFile
 from ..given import parse_json, read_file
 from .families import Family, Saved, family_class, family_of
 from .partition import Partition
@@ -83,6 +84,14 @@ class Tokenizer:
             clean_spaces=vocabulary.clean_spaces,
             notes=notes,
         )
+
+    @classmethod
+    def of(cls, file: GgufFile) -> Self:
+        """The tokenizer of a GGUF, as `from_metadata`; an InputError names the file."""
+        try:
+            return cls.from_metadata(file.metadata)
+        except InputError as error:
+            raise InputError(f"{file.path}: {error}") from None
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
