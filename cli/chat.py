@@ -71,7 +71,7 @@ def chat(
     \b
     Example: ggufc chat gemma3:270m --system "Answer in one sentence."
              ggufc chat gemma/ --chat-template examples/gemma.jinja
-             echo "Why is the sky blue?" | ggufc chat gemma/ --chat-template examples/gemma.jinja --temperature 0
+             echo "Why is the sky blue?" | ggufc chat gemma/ --chat-template examples/gemma.jinja -n 64
     """
     from ..backends.sessions.chat import Chat
     from ..backends.sessions.sampling import Sampling

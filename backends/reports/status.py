@@ -81,11 +81,20 @@ def _model(model: StoredModel, faults: dict[str, str]) -> dict[str, Any]:
     except GgufcError as error:
         return found | {"sha256": model.sha256, "error": str(error)}
     if found["kind"] == "bundle":
-        return found | {"sha256": model.sha256}
+        return found | {"sha256": model.sha256} | _weights_fault(model.path)
     architecture = found["architecture"]
     missing = "" if architecture in faults else f"no definition of architecture {architecture!r}"
     fault = faults.get(architecture, missing)
     return found | {"sha256": model.sha256} | ({"error": fault} if fault else {})
+
+
+def _weights_fault(bundle: Path) -> dict[str, str]:
+    """Why a bundle can't be run, where its weights are gone or others."""
+    try:
+        read_bundle(bundle).weights()
+    except InputError as error:
+        return {"error": str(error)}
+    return {}
 
 
 def _file_facts(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Listens, serves, and stops in order."""
 
+import logging
 import math
 import socket
 from types import FrameType
@@ -17,6 +18,8 @@ READ_SECONDS = 60
 """How long a client may leave what it was sent unread; then its connection ends, so that it takes nobody's place."""
 SPARE_SECONDS = 5
 """For the last answers to leave, after the scheduler ended what was running."""
+
+_http_log = logging.getLogger("uvicorn.error")
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -72,14 +75,17 @@ class Server:
 
     def run(self) -> None:
         """Serves until `stop`, which SIGINT and SIGTERM call where this is the main thread."""
+        level = _http_log.level
         try:
             self._http.run([self._listener])
         finally:
             self._scheduler.close()
+            _http_log.setLevel(level)
 
     def stop(self) -> None:
         """Stops in order: what runs may end, what waits is refused; the second time, at once."""
         self._scheduler.drain(0 if self._http.should_exit else self._grace)
+        _http_log.setLevel(logging.CRITICAL)  # who reads nothing is cut off, which is no error
         self._http.force_exit = self._http.should_exit
         self._http.should_exit = True
 

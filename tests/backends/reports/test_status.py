@@ -89,6 +89,11 @@ def test_a_bundle_is_no_worse_for_a_broken_definition(tiny_f32: TinyCase, tmp_pa
         line.split()[0]: "can't be run" in line for line in CliRunner().invoke(main, ["status"]).stdout.splitlines()
     }
     assert (said["own.gguf"], said["exported/"]) == (True, False)
+    weights = tmp_path / "here" / "exported" / "model.gguf"
+    weights.unlink()
+    weights.symlink_to(tmp_path / "gone.gguf")
+    models = {model["name"]: model for model in status()["models"]}
+    assert "gone.gguf): No such file or directory; give the place of" in models["exported/"]["error"]
 
 
 def test_architectures_have_origin_and_sha256(found: dict[str, Any], tiny_gemma3_path: Path) -> None:
