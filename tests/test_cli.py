@@ -271,6 +271,7 @@ def test_a_lack_of_memory_has_its_own_exit_code(
     assert (done.exit_code, one_line(done.stderr)) == (71, "out of memory\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_as_dev_null(closed: str, bundle: Path) -> None:
     def ended(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -405,6 +406,7 @@ def test_definitions_for_a_compiled_module_are_refused(bundle: Path, tmp_path: P
     assert "--archdefs" in one_line(done.stderr)
 
 
+@pytest.mark.slow
 def test_what_a_file_says_of_its_tokens_and_is_not_believed_is_told_once(tmp_path: Path) -> None:
     metadata = {"tokenizer.ggml.bos_token_id": 99_999}
     model = tiny_model(tmp_path / "m.gguf", "gemma3", Sizes(layers=2), metadata=metadata)

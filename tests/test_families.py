@@ -117,12 +117,14 @@ def test_logits_with_saturated_gates(name: str, write: Write) -> None:
     assert difference(decoded(native(path), IDS), judged(path)) < EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEEP)
 def test_logits_of_deep_models(name: str, write: Write) -> None:
     path = write(name, saturated=True)
     assert difference(decoded(native(path, exact=False), IDS), judged(path)) < FAR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_scaled_rotation(name: str, scaling: str, tmp_path: Path) -> None:
@@ -183,6 +185,7 @@ def test_however_tokens_are_fed(name: str, exact: bool, write: Write) -> None:
     assert difference(session.decode(IDS[0]), wanted[0]) < EXACT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_ring_goes_round(name: str, write: Write) -> None:
     """More tokens than the ring of a sliding window has rows; a rewind to what it has overwritten feeds again."""
@@ -255,6 +258,7 @@ def attentions(graph: Graph) -> list[Op]:
     return [op for op in graph.ops if op.name == "attention"]
 
 
+@pytest.mark.slow
 def test_gemma4_generates_the_same_without_a_cache(write: Write) -> None:
     path = write("gemma4")
     model = open_model(path)

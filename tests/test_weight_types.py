@@ -41,6 +41,7 @@ def test_every_type(name: str, tmp_path: Path) -> None:
     check(path, tmp_path / "exact.gguf", IDS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CASE.is_dir(), reason=f"no shared cases at {CASE}")
 @pytest.mark.parametrize("name", ["bf16-wide", "f16-small"])
 def test_values_at_the_edges_of_sixteen_bits(name: str, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_what_the_compiler_refuses_is_told_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--no-such-flag", "--iree-opt-level=O9"])
 def test_a_flag_that_the_compiler_refuses_is_the_users(flag: str, tiny_f32: TinyCase) -> None:
     with pytest.raises(InputError, match=flag.split("=")[0].strip("-")) as refused:
@@ -78,6 +79,7 @@ def test_a_target_with_too_few_instructions_is_refused() -> None:
     assert isinstance(_refusal(report, find_target("riscv64"), ()), CompileError)
 
 
+@pytest.mark.slow
 def test_what_surrounds_the_compiler_is_named(
     tiny_f32: TinyCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def float_weight(raw: Array, name: str) -> Array:
 # ------------------------------------------------------------------------------------------ weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WEIGHT_TYPES)
 def test_dequantize_is_gguf_pys_to_the_bit(name: str) -> None:
     raw = raw_weight(name, 7, 512)
@@ -226,6 +227,7 @@ def attention_reference(q: Array, keys: Array, values: Array, window: int, scale
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "tokens", "rows", "window"),
     [

@@ -88,6 +88,7 @@ def check_products(kind: str, raw: np.ndarray, x: np.ndarray, target: Target, th
         assert (np.abs(got - exact[row]) <= 1e-4 * magnitude[row] + 1e-30).all()
 
 
+@pytest.mark.slow
 @each_type
 @each_target
 @settings(max_examples=10)

@@ -163,6 +163,7 @@ def test_a_convolution_sees_its_state_and_renews_it(target: Target, taps: int, t
     np.testing.assert_array_equal(state, both[-(taps - 1) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", PRESETS.values(), ids=PRESETS)
 def test_objects_need_no_library(target: Target) -> None:
     kernels = [top_k(), route(True), expert_gain(), mix(), layer_norm(2), mean_rows(), copy_rows(), conv_update()]

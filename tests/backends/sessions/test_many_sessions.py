@@ -189,6 +189,7 @@ print(session.decode_greedy(7), flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["iree", "native"])
 def test_a_forked_process_loads_the_model_itself_and_ends(path: Path, backend: str) -> None:
     """It has none of the workers that its parent made: neither its own model nor its end may wait for them."""

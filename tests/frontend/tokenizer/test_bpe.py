@@ -19,6 +19,7 @@ CASE = "cases/36-pre-tokenizer-missing-or-unknown"
 WAYS = {pre.passes: name for name, pre in PRES.items() if pre.bytes_as_letters}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS.values())
 def test_words_are_cut_as_llama_cpp_cuts_them(name: str, tmp_path: Path) -> None:
     agree(write_vocabulary(tmp_path / "model.gguf", "gpt2", pairs(name)))
