@@ -81,20 +81,11 @@ def _model(model: StoredModel, faults: dict[str, str]) -> dict[str, Any]:
     except GgufcError as error:
         return found | {"sha256": model.sha256, "error": str(error)}
     if found["kind"] == "bundle":
-        return found | {"sha256": model.sha256} | _weights_fault(model.path)
+        return found | {"sha256": model.sha256}
     architecture = found["architecture"]
     missing = "" if architecture in faults else f"no definition of architecture {architecture!r}"
     fault = faults.get(architecture, missing)
     return found | {"sha256": model.sha256} | ({"error": fault} if fault else {})
-
-
-def _weights_fault(bundle: Path) -> dict[str, str]:
-    """Why a bundle can't be run, where its weights are gone or others."""
-    try:
-        read_bundle(bundle).weights()
-    except InputError as error:
-        return {"error": str(error)}
-    return {}
 
 
 def _file_facts(path: Path) -> dict[str, Any]:
@@ -112,8 +103,14 @@ def _file_facts(path: Path) -> dict[str, Any]:
 
 
 def _bundle_facts(path: Path) -> dict[str, Any]:
-    manifest = read_bundle(path).manifest
-    return {
+    """What a bundle is, and its `error` where its weights are gone or others."""
+    bundle = read_bundle(path)
+    manifest, fault = bundle.manifest, {}
+    try:
+        bundle.weights()
+    except InputError as error:
+        fault = {"error": str(error)}
+    return fault | {
         "kind": "bundle",
         "files": len(manifest["files"]),
         "size": sum(file["size"] for file in manifest["files"].values()),
