@@ -1,6 +1,7 @@
 """Lowers a definition over a model to a graph: the run without a cache, from which passes make the entry points."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from ..frontend.gguf.file import TensorInfo
 from ..frontend.hyperparameters import Hyperparameters, Line, Scalar, evaluate_expression, whole
 from ..frontend.near import nearest
 from ..frontend.operations import OPERATIONS, WHOLE
-from .ir import Attribute, Graph, Op, Operand, Origin, Value, Weight
+from .ir import Attribute, Graph, Op, Operand, Origin, Value, Weight, tensor_behind
 from .ops import MAX_WHOLE, OWN_TYPES, WEIGHT_TYPES, RuleError, infer
 from .types import TensorType
 from .verify import verify
@@ -61,6 +62,8 @@ def build(
     end = definition.embedding if embedding else definition.epilogue
     builder.steps(end, _Scope("embedding" if embedding else "epilogue", scalars))
     result = builder.names[end[-1].result]
+    builder.check_parts()
+    builder.check_experts()
     graph = verify(Graph("forward", (builder.tokens,), tuple(builder.ops), (result,)))
     return Built(graph, builder.untouched(len(hyperparameters.layers), hyperparameters.blocks))
 
@@ -136,13 +139,21 @@ class _Builder:
         try:
             type_ = infer(name, operands, attributes)
         except RuleError as error:
-            tensor = next((f"tensor {o.name!r} " for o in operands if isinstance(o, Weight)), "")
+            weight = error.weight or next((o for o in operands if isinstance(o, Weight)), None)
+            tensor = f"tensor {weight.name!r} " if weight else ""
             layer = "" if scope.layer is None else f"; in {scope.note}"
-            raise where.error(f"{name}: {tensor}{error}{layer}") from None
+            raise where.error(f"{name}: {tensor}{error}{self._made_by(operands)}{layer}") from None
         result = Value(str(len(self.ops)), type_)
         given = tuple(sorted(attributes.items()))
         self.ops.append(Op(name, operands, given, result, scope.note, origin, scope.layer))
         return result
+
+    def _made_by(self, operands: Iterable[Operand]) -> str:
+        """The tensors that gave an operation's values their shapes, of which one may be to blame."""
+        made = {op.result: op for op in self.ops}
+        found = [tensor_behind(operand, made) for operand in operands if isinstance(operand, Value)]
+        named = dict.fromkeys(f"tensor {w.tied_to or w.name!r} {list(w.type.shape)}" for w in found if w)
+        return f" (values of {' and '.join(named)})" if named else ""
 
     def _value(self, reference: Reference, scope: _Scope, where: Line, origin: Origin) -> Value:
         names = self.names
@@ -242,6 +253,54 @@ class _Builder:
     def _whole(self, expression: Expression, scope: _Scope, where: Line) -> Scalar:
         value = self._scalar(expression, scope, where)
         return value if isinstance(value, str) else whole(value)
+
+    def check_experts(self) -> None:
+        """What chooses an expert chooses among as many as there are, or one could be read that the file hasn't.
+
+        Raises:
+            InputError: a tensor of another number of experts; it names both.
+        """
+        made = {op.result: op for op in self.ops}
+        for op in self.ops:
+            if op.name not in ("expert_linear", "expert_gain", "route"):
+                continue
+            choice = made[op.values[1]]  # a top_k, which alone gives numbers of experts
+            wanted = choice.values[0].type.row_size
+            found = int(op.weights[0].type.shape[0]) if op.weights else op.values[0].type.row_size
+            if found != wanted:
+                named = f"tensor {op.weights[0].name!r} has" if op.weights else "the logits are of"
+                among = f"that are chosen among{self._made_by([choice.result])}"
+                raise InputError(
+                    f"{op.origin}: {named} {found} experts, wanted the {wanted} {among}; in {op.note} "
+                    f"(model {self.path})"
+                )
+
+    def check_parts(self) -> None:
+        """What no step takes of a value that is taken in parts would be left out of the result in silence.
+
+        Raises:
+            InputError: there are such elements; it names the step and the tensor that gives them.
+        """
+        readers: defaultdict[Value, list[Op]] = defaultdict(list)
+        for op in self.ops:
+            for value in op.values:
+                readers[value].append(op)
+        for op in self.ops:
+            parts = [reader for reader in readers[op.result] if reader.name == "part"]
+            if parts and len(parts) == len(readers[op.result]):
+                self._check_covered(op, parts)
+
+    def _check_covered(self, whole: Op, parts: Iterable[Op]) -> None:
+        size, end = whole.result.type.row_size, 0
+        for start, count in sorted([*((p.attribute("start"), p.result.type.row_size) for p in parts), (size, 0)]):
+            assert isinstance(start, int)
+            if start > end:
+                layer = "" if whole.layer is None else f"; in {whole.note}"
+                raise InputError(
+                    f"{whole.origin}: no step takes elements {end} to {start} of the {size} of each row"
+                    f"{self._made_by([whole.result])}{layer} (model {self.path})"
+                )
+            end = max(end, start + count)
 
     def untouched(self, layers: int, blocks: int) -> tuple[str, ...]:
         """The tensors that no step reads: those of the section `ignore`, and of blocks that the definition doesn't run,

@@ -3,7 +3,7 @@
 Everything is frozen. A pass builds a new graph; values are compared by name and type.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from .types import TensorType
@@ -110,6 +110,16 @@ class Graph:
     def caches(self) -> tuple[Value, ...]:
         """The arguments that carry state from call to call, in order; results 1.. are their new values."""
         return tuple(a for a in self.arguments if a.name not in ("tokens", "position"))
+
+
+def tensor_behind(value: Value, made: Mapping[Value, Op]) -> Weight | None:
+    """The last tensor on the way to a value, along first operands; `made` has the operation that gives each value."""
+    while value in made:
+        op = made[value]
+        if op.weights:
+            return op.weights[0]
+        value = op.values[0]
+    return None
 
 
 def fresh_names(graph: Graph) -> Iterator[str]:

@@ -12,8 +12,9 @@ from ..frontend.gguf.file import GgufFile
 from ..frontend.gguf.reader import read_gguf
 from ..frontend.hyperparameters import Hyperparameters, evaluate
 from .build import build
-from .ir import Graph
+from .ir import Graph, tensor_behind
 
+TOKENS = "tokenizer.ggml.tokens"
 MOST_NAMED = 8
 """Kinds of tensors that a message names."""
 _BLOCK = re.compile(r"^blk\.\d+\.")
@@ -133,22 +134,27 @@ def lower_model(
 
 
 def _check_tables(model: Model) -> None:
-    """Every id that can come has a row of its own: of the vocabulary for what is sampled, of the positions there are.
+    """Every id that can come has a row of its own: each token that the file lists, or the first table has, and each
+    position. Of more rows than tokens an id could be chosen that no text stands for.
 
     Raises:
         InputError: with both sizes.
     """
     path = model.file.path
     _check_width(model)
-    made = {op.result: op.name for op in model.graph.ops}
+    listed = model.file.metadata.get(TOKENS)
+    tokens = len(listed) if isinstance(listed, list | tuple) else model.vocabulary
     for op in model.graph.ops:
-        if op.name == "embed" and made.get(op.values[0]) == "positions":
-            weight = op.weights[0]
-            if int(weight.type.shape[0]) < model.context_length:
-                raise InputError(
-                    f"{path}: tensor {quoted(weight.name)} has {weight.type.shape[0]} positions, "
-                    f"wanted {model.context_length} as the context is long"
-                )
+        if op.name != "embed":
+            continue
+        weight = op.weights[0]
+        rows, name = int(weight.type.shape[0]), quoted(weight.tied_to or weight.name)
+        if op.values[0] not in model.graph.arguments:
+            if rows < model.context_length:
+                wanted = f"wanted {model.context_length} as the context is long"
+                raise InputError(f"{path}: tensor {name} has {rows} positions, {wanted}")
+        elif rows != tokens:
+            raise InputError(f"{path}: tensor {name} has {rows} rows, wanted {tokens}, one for each token")
 
 
 def _check_width(model: Model) -> None:
@@ -161,11 +167,8 @@ def _check_width(model: Model) -> None:
     result, vocabulary = model.graph.results[0], model.vocabulary
     if (model.definition.kind == "decoder") == (result.type.shape[-1] == vocabulary):
         return
-    before = {op.result: op for op in model.graph.ops}
-    last = matrix = before[result]
-    while not matrix.weights and matrix.values[0] in before:
-        matrix = before[matrix.values[0]]
-    weight = matrix.weights[0] if matrix.weights else table
+    made = {op.result: op for op in model.graph.ops}
+    last, weight = made[result], tensor_behind(result, made) or table
     found = f"gives {result.type}, by tensor {quoted(weight.name)} {list(weight.type.shape)}"
     rows = f"the {vocabulary} rows of tensor {quoted(table.name)}"
     if model.definition.kind == "decoder":

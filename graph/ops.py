@@ -28,7 +28,15 @@ _CACHE_WANTED = f"{', '.join(CACHE_DTYPES[:-1])} or {CACHE_DTYPES[-1]}"
 
 
 class RuleError(Exception):
-    """An operation's operands or attributes break its rule; the message says how."""
+    """An operation's operands or attributes break its rule; the message says how.
+
+    Attributes:
+        weight: the one that is to blame, where it isn't the operation's first.
+    """
+
+    def __init__(self, message: str, weight: Weight | None = None) -> None:
+        super().__init__(message)
+        self.weight = weight
 
 
 @dataclass(frozen=True)
@@ -112,9 +120,9 @@ _Attributes = dict[str, Attribute]
 _POSITION = TensorType("i32", ())
 
 
-def _need(condition: bool, message: str) -> None:
+def _need(condition: bool, message: str, weight: Weight | None = None) -> None:
     if not condition:
-        raise RuleError(message)
+        raise RuleError(message, weight)
 
 
 def _f32(value: Value) -> TensorType:
@@ -179,8 +187,8 @@ def _rms_norm(values: _Values, weights: _Weights, attributes: _Attributes) -> Te
     x = _f32(values[0])
     for weight in weights:
         wanted = (x.shape[-1],)
-        _need(weight.type.shape == wanted, f"has shape {list(weight.type.shape)}, wanted {list(wanted)}")
-        _need(weight.type.dtype == "f32", f"has type {weight.type.dtype}, wanted f32")
+        _need(weight.type.shape == wanted, f"has shape {list(weight.type.shape)}, wanted {list(wanted)}", weight)
+        _need(weight.type.dtype == "f32", f"has type {weight.type.dtype}, wanted f32", weight)
     return x
 
 

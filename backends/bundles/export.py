@@ -31,7 +31,7 @@ from . import encode
 from .bundle import ARCHIVE, EMITTED, METADATA, MODULE, PORTABLE, Bundle, read_bundle, weight_names
 from .fingerprint import fingerprint
 from .manifest import ENCODINGS, entries_of, tensors_of
-from .writing import write_manifest, writing, written_aside
+from .writing import check_room, write_manifest, writing, written_aside
 
 ACTIVATIONS = (16, 8)
 """Bits that prompts may round activations to."""
@@ -99,6 +99,9 @@ def export(
     if activations not in ACTIVATIONS:
         raise InputError(f"activations of {activations!r} bits; there are {', '.join(map(str, ACTIVATIONS))}")
     with written_aside(folder) as aside:
+        # a tokenizer takes about what its tokens take in the header; an archive takes its room when it is begun
+        copied = sum(part.size for part in source.file.parts) if copy_weights and not archived else 0
+        check_room(aside, folder, copied + sum(part.keys_end for part in source.file.parts))
         if archived:
             with writing(folder):
                 (aside / METADATA).write_bytes(source.file.metadata_bytes())

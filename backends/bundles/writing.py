@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,6 +88,18 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path}: can't be written: {error.strerror or error}") from None
+
+
+def check_room(folder: Path, path: Path, size: int) -> None:
+    """That the disk of `folder`, which becomes `path`, has room for so many bytes, before any work is done for them.
+
+    Raises:
+        InputError: it hasn't.
+    """
+    with writing(path):
+        total, _, free = shutil.disk_usage(folder)
+    if total and free < size:  # some network file systems don't say how large they are
+        raise InputError(f"{path}: can't be written: No space left on device: wants {size} bytes, and {free} are free")
 
 
 def _move_into_being(temporary: Path, path: Path) -> None:

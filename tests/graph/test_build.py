@@ -172,8 +172,29 @@ def test_an_attention_that_does_not_fit_is_told_with_its_layer() -> None:
     text = NUMBERS.replace("STEP", "a = linear h, blk.{i}.proj.weight, [2, 16]\n  a = attention q, a, a, scale = 1")
     with pytest.raises(InputError) as error:
         built(text=text, metadata={"toy.key": 1})
-    said = "toy.archdef:12:7: attention: q has heads of 8 elements and k of 16; in layer 0 (model toy.gguf)"
-    assert str(error.value) == said
+    said = "toy.archdef:12:7: attention: q has heads of 8 elements and k of 16 (values of tensor 'blk.0.proj.weight' "
+    assert str(error.value) == f"{said}[32, 32]); in layer 0 (model toy.gguf)"
+
+
+def test_values_that_do_not_fit_are_told_with_the_tensors_that_gave_them() -> None:
+    text = TOY.replace(", [width]", "")
+    with pytest.raises(InputError) as error:
+        built(SHAPES | {"blk.1.proj.weight": (48, 32)}, text=text)
+    found = "takes two values of one type, found f32[T, 32] and f32[T, 48] (values of"
+    tensors = "tensor 'token_embd.weight' [9, 32] and tensor 'blk.1.proj.weight' [48, 32])"
+    assert f"add: {found} {tensors}; in layer 1" in str(error.value)
+
+
+def test_what_no_part_of_a_value_takes_is_told() -> None:
+    """A fused tensor with more rows than its parts need: the others would be left out in silence."""
+    parts = "p = linear h, blk.{i}.proj.weight\n  a = part p, 0, [16]\n  b = part p, 24, [8]\n  "
+    text = TOY.replace("  x = add x, h\n", f"  {parts}b = scale b, factor\n  a = scale a, factor\n  x = add x, h\n")
+    with pytest.raises(InputError) as error:
+        built(text=text)
+    assert "p = linear: no step takes elements 16 to 24 of the 32 of each row (values of tensor" in str(error.value)
+    with pytest.raises(InputError, match="no step takes elements 16 to 32 of the 32 of each row"):
+        built(text=text.replace("part p, 24", "part p, 8"))
+    assert built(text=text.replace("part p, 24, [8]", "part p, 16, [16]"))
 
 
 def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from ggufc.frontend.definitions import find
 from ggufc.frontend.errors import InputError, UnsupportedError
-from ggufc.graph.model import kinds_of, open_model
+from ggufc.frontend.gguf.reader import read_gguf
+from ggufc.graph.model import kinds_of, lower_model, open_model
 
 from ..tiny_models import ARCHITECTURES, TOKENS, Sizes, tiny_model
 from ..tiny_models.pieces import linear
@@ -57,6 +58,29 @@ def test_as_many_positions_as_the_context_is_long(tmp_path: Path) -> None:
     path = replace(ENCODERS["bert"], metadata={"context_length": 4096}).write(tmp_path / "m.gguf")
     with pytest.raises(InputError, match=r"position_embd.weight' has \d+ positions, wanted 4096"):
         open_model(path)
+
+
+# of which one row is read, or as many as the context is long at least, or none; and the taps are as many as there are
+OF_ANY_LENGTH = {
+    *("token_types.weight", "position_embd.weight", "rope_factors_short.weight"),
+    "blk.0.shortconv.conv.weight",
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_tensor_of_another_shape_is_refused_by_its_name(architecture: str, tmp_path: Path) -> None:
+    """Whichever it is, and however little is amiss: with one row, column or expert more or less, or with many more."""
+    file = read_gguf(tiny_model(tmp_path / "m.gguf", architecture))
+    for name, info in file.tensors.items():
+        if name in OF_ANY_LENGTH or (name.startswith("blk.") and not name.startswith("blk.0.")):
+            continue
+        for axis, size in enumerate(info.shape):
+            for found in {size - 1, size + 1, size + 32} - {0}:
+                shape = (*info.shape[:axis], found, *info.shape[axis + 1 :])
+                changed = replace(file, tensors=dict(file.tensors) | {name: replace(info, shape=shape)})
+                with pytest.raises(InputError) as error:
+                    lower_model(changed)
+                assert name in str(error.value)
 
 
 @pytest.mark.parametrize(

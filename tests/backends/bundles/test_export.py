@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from ggufc.backends.bundles.export import export
+from ggufc.frontend.errors import InputError
 
 from ...tiny_models import tiny_gemma3
 
@@ -91,3 +93,13 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(seconds: float, tmp_path: P
     assert child.returncode == 130
     assert said == "ggufc: error: interrupted\n"
     assert list(place.iterdir()) == []
+
+
+def test_a_disk_without_room_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_gemma3(tmp_path / "model.gguf", layers=1)
+    stages: list[str] = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: (1 << 30, (1 << 30) - 5000, 5000))
+    with pytest.raises(InputError, match=r"No space left on device: wants \d+ bytes, and 5000 are free$"):
+        export(model, tmp_path / "out", copy_weights=True, progress=stages.append)
+    assert stages == ["reading the header"]
+    assert list(tmp_path.iterdir()) == [model]
