@@ -109,7 +109,7 @@ OPERATIONS: dict[str, Signature] = {
             ("x",),
             attributes=(Attribute("start", "whole"),),
             shaped=True,
-            doc="elements of a row from `start` on",
+            doc="elements of a row from `start` on; of what is read in parts alone, the parts must take everything",
         ),
         Signature("half", ("x",), attributes=(Attribute("number", "whole"),), doc="half 0 or 1 of the last axis"),
         Signature(
@@ -133,7 +133,7 @@ OPERATIONS: dict[str, Signature] = {
             "top_k",
             ("logits",),
             attributes=(Attribute("k", "whole"),),
-            doc="numbers of the k largest, ties to the lower",
+            doc="numbers of the k largest, ties to the lower; what reads them must have as many experts",
         ),
         Signature(
             "route",
