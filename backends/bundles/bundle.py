@@ -155,11 +155,14 @@ def read_bundle(path: Path) -> Bundle:
         InputError: there is none, it is damaged, or of a format that this version doesn't read.
     """
     try:
-        manifest = parse_json(read_file(path / MANIFEST, MOST_BYTES))
+        text = read_file(path / MANIFEST, MOST_BYTES)
+        manifest = parse_json(text)
     except OSError as error:
         raise InputError(f"{path}: no bundle: {MANIFEST}: {error.strerror}") from None
     except ValueError:
         raise InputError(f"{path / MANIFEST}: damaged, no JSON; export the model again") from None
+    if not text.endswith(b"\n"):
+        raise InputError(f"{path / MANIFEST}: damaged: cut off at its end; export the model again")
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise InputError(f"{path / MANIFEST}: format {found!r}, this version reads {FORMAT}; export the model again")

@@ -35,6 +35,8 @@ from .writing import check_room, write_manifest, writing, written_aside
 
 ACTIVATIONS = (16, 8)
 """Bits that prompts may round activations to."""
+CODE_ROOM = 1 << 18
+"""Bytes that the modules of a model of some layers take; of more it isn't known before they are compiled."""
 TOOLS = ("iree-base-compiler", "jax", "jaxlib", "llvmlite")
 
 
@@ -101,7 +103,7 @@ def export(
     with written_aside(folder) as aside:
         # a tokenizer takes about what its tokens take in the header; an archive takes its room when it is begun
         copied = sum(part.size for part in source.file.parts) if copy_weights and not archived else 0
-        check_room(aside, folder, copied + sum(part.keys_end for part in source.file.parts))
+        check_room(aside, folder, copied + sum(part.keys_end for part in source.file.parts) + CODE_ROOM)
         if archived:
             with writing(folder):
                 (aside / METADATA).write_bytes(source.file.metadata_bytes())

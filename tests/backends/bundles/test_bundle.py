@@ -84,11 +84,11 @@ def test_weights_that_are_not_the_exported_ones_are_refused(damage: str, said: s
 def test_a_definition_of_another_name_is_refused(copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text())
     manifest["architecture"]["name"] = "../../gemma3"
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match=r"the bundle has no \.\./\.\./gemma3\.archdef"):
         ggufc.load(copied, "native", threads=1)
     manifest["architecture"] = {"name": "gemma3", "sha256": "0" * 64}
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match=r"gemma3.archdef: not the definition that the manifest names"):
         ggufc.load(copied, "native", threads=1)
 
@@ -102,14 +102,14 @@ def test_weights_may_lie_elsewhere(copied: Path, tiny_f32: TinyCase) -> None:
 def test_a_manifest_without_a_part_is_refused(key: str, copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text())
     del manifest[key]
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match=key):
         read_bundle(copied)
 
 
 def test_another_format_is_refused(copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text()) | {"format": 99}
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match="format 99"):
         read_bundle(copied)
 
@@ -181,7 +181,7 @@ def test_a_manifest_with_a_wrong_value_is_refused(
     for key in keys[:-1]:
         place = place[key]
     place[keys[-1]] = value
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match=f"{said}.*export the model again"):
         ggufc.load(copied, threads=1)
 
@@ -189,7 +189,7 @@ def test_a_manifest_with_a_wrong_value_is_refused(
 def test_a_manifest_without_decode_is_damaged(copied: Path) -> None:
     manifest = json.loads((copied / MANIFEST).read_text())
     del manifest["entries"]["decode"]
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match="entries has no 'decode'"):
         read_bundle(copied)
 
@@ -197,11 +197,14 @@ def test_a_manifest_without_decode_is_damaged(copied: Path) -> None:
 def test_a_change_that_contradicts_nothing_is_refused(copied: Path) -> None:
     """Of the context's length, for example, or of a cache's window everywhere: other numbers would come out."""
     manifest = json.loads((copied / MANIFEST).read_text())
-    (copied / MANIFEST).write_text(json.dumps(manifest | {"context_length": manifest["context_length"] // 2}))
+    (copied / MANIFEST).write_text(json.dumps(manifest | {"context_length": manifest["context_length"] // 2}) + "\n")
     with pytest.raises(InputError, match=r"the manifest's sha256 is '.{12}', of what it says .{12}; export"):
         read_bundle(copied)
-    (copied / MANIFEST).write_text(json.dumps(manifest, indent=7))  # a blank is none
+    (copied / MANIFEST).write_text(json.dumps(manifest, indent=7) + "\n")  # a blank is none
     assert read_bundle(copied).manifest == manifest
+    (copied / MANIFEST).write_text(json.dumps(manifest, indent=7))
+    with pytest.raises(InputError, match="damaged: cut off at its end"):
+        read_bundle(copied)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,7 @@ def test_caches_of_another_shape_everywhere_are_refused(row: list[int], said: st
             argument["shape"][1:] = row
     for cache in manifest["caches"]:
         cache["row"] = row
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match=f"{said}.*export the model again"):
         ggufc.load(copied, threads=1).prefill([2])
 
@@ -234,7 +237,7 @@ def test_caches_that_are_not_the_entries_arguments_are_refused(change: str, copi
         del manifest["caches"][0]
     else:
         cache[change] = [7] if change == "row" else cache[change] + 1
-    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copied / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(InputError, match="damaged: the manifest"):
         read_bundle(copied)
 

@@ -80,7 +80,7 @@ def test_a_manifest_that_says_other_than_the_model_is_refused(
 ) -> None:
     manifest = json.loads((copied / "manifest.json").read_text())
     change(manifest)
-    (copied / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (copied / "manifest.json").write_text(json.dumps(sealed(manifest)) + "\n")
     found = failed(copied)
     assert list(found) == ["contents"] and f"the manifest's {said}" in found["contents"]
 

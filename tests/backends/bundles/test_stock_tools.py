@@ -155,7 +155,7 @@ def test_a_wrong_table_is_refused(key: str, value: object, said: str, bundle: Bu
     copy = Path(shutil.copytree(bundle.path, tmp_path / "copy"))
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["tensors"]["token_embd.weight"][key] = value
-    (copy / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (copy / "manifest.json").write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(ggufc.GgufcError, match=said):
         ggufc.load(copy, "native", threads=1)
 

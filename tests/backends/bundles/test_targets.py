@@ -41,7 +41,7 @@ def only(bundle: Path, target: str, place: Path) -> Path:
     copy = Path(shutil.copytree(bundle, place / target, symlinks=True))
     manifest = json.loads((copy / MANIFEST).read_text())
     manifest["targets"] = {target: manifest["targets"][target]}
-    (copy / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (copy / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     return copy
 
 

@@ -82,7 +82,7 @@ def test_a_bundle_of_another_machine_is_refused_before_its_code_runs(
     shutil.copytree(tiny_f32.bundle.path, folder, symlinks=True)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["targets"]["host"] |= change
-    (folder / MANIFEST).write_text(json.dumps(sealed(manifest)))
+    (folder / MANIFEST).write_text(json.dumps(sealed(manifest)) + "\n")
     with pytest.raises(UnsupportedError, match=r"compiled for host \(this machine lacks"):
         ggufc.load(folder, threads=1)
 
