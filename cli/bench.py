@@ -45,7 +45,6 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
         multiple=True,
         metavar="N[,N...]",
         default=default,
-        show_default=",".join(default) or False,
         callback=_numbers(low, high),
         help=text,
     )
@@ -53,8 +52,8 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
 
 @click.command(short_help="Measure MODEL's speed.")
 @optional_model_argument
-@_numbers_option("-p", "--prompt-tokens", low=1, default=["512"], text="Lengths of prompts.")
-@_numbers_option("-n", "--tokens", low=1, default=["128"], text="Numbers of tokens to decode.")
+@_numbers_option("-p", "--prompt-tokens", low=1, default=["512"], text="Lengths of prompts; default: 512.")
+@_numbers_option("-n", "--tokens", low=1, default=["128"], text="Numbers of tokens to decode; default: 128.")
 @_numbers_option("--depth", "depths", low=0, text="Tokens before the first that is decoded; default: each prompt.")
 @_numbers_option("--threads", low=1, high=MOST_THREADS, text="Workers; default: one per core.")
 @click.option("-r", "--rounds", type=Whole(min=1), default=5, show_default=True, help="Rounds; medians are shown.")
@@ -64,7 +63,7 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
     is_flag=False,
     flag_value=EVERY_TYPE,
     metavar="TYPES",
-    help="Measure a 4096x4096 matrix of each type of weights, or of q4_k,q8_0 alone; needs no MODEL.",
+    help="Measure a 4096x4096 matrix of every type of weights, or of those named, as q4_k,q8_0; needs no MODEL.",
 )
 @click.option("--plot", "drawing", type=PATH, metavar="FILE.svg", help="Draw it beside what the memory allows.")
 @backend_option

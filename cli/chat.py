@@ -107,6 +107,10 @@ def _templates(session: "Session", model: Path) -> "ChatTemplates":
     return replace(templates, missing=f"{templates.missing}, and Ollama's ({stored.template}) is in Go's language")
 
 
+_WITH_WORDS = ("system", "save", "load")
+"""Commands that take what stands behind their name."""
+
+
 class _Room:
     """Where the turns of a conversation and the commands between them are heard."""
 
@@ -136,13 +140,15 @@ class _Room:
             self._answer(words)
             return True
         name, _, rest = words[1:].strip().partition(" ")
-        if name in ("bye", "exit", "quit"):
+        if name in ("bye", "exit", "quit") and not rest.strip():
             return False
         if name not in self._commands:
             hint = nearest(f"/{name}", [f"/{command}" for command in (*self._commands, "bye")])
             raise InputError(
                 f"no command /{name[:40]}{hint}; /help lists them, and a space before the / makes it a turn"
             )
+        if rest.strip() and name not in _WITH_WORDS:
+            raise InputError(f"/{name} takes no words; a space before the / makes it a turn")
         self._commands[name](rest.strip())
         return True
 
@@ -237,7 +243,7 @@ def _typed() -> Iterator[str]:
         except EOFError:
             stream_text("\n")
             return
-        except UnicodeDecodeError:
+        except UnicodeError:
             click.echo("ggufc: that line is not UTF-8", err=True)
         except KeyboardInterrupt:
             if interrupts.pending not in (0, signal.SIGINT):
@@ -247,8 +253,14 @@ def _typed() -> Iterator[str]:
 
 
 def _line(prompt: str) -> str:
-    """A line; the prompt is for people who see it."""
-    return input(prompt if sys.stdout.isatty() else "")
+    """A line; the prompt is for people who see it.
+
+    Raises:
+        UnicodeError: it is not UTF-8.
+    """
+    line = input(prompt if sys.stdout.isatty() else "")
+    line.encode()  # an editor of lines hands other bytes on in disguise
+    return line
 
 
 def _turn(first: str) -> str:

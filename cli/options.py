@@ -147,12 +147,12 @@ stop_option = click.option(
 def sampling_options(**defaults: float) -> Callable[[Command], Command]:
     """The options of sampling, by the names of `Sampling`'s fields, with a command's own defaults."""
     words = {
-        "temperature": (Real(), 0.0, "Above 0 tokens are drawn; 0 takes the likeliest."),
-        "top_k": (Whole(), 0, "Draw from so many of the likeliest tokens; 0: from all."),
-        "top_p": (Real(), 1.0, "Draw from the likeliest tokens that make up this probability."),
-        "min_p": (Real(), 0.0, "Draw from tokens with this part of the likeliest one's probability."),
-        "repeat_penalty": (Real(), 1.0, "Above 1 the last 64 tokens are less likely."),
-        "seed": (Whole(), 0, "The same seed gives the same text."),
+        "temperature": (Real(0), 0.0, "Above 0 tokens are drawn; 0 takes the likeliest."),
+        "top_k": (Whole(0), 0, "Draw from so many of the likeliest tokens; 0: from all."),
+        "top_p": (Real(0, 1), 1.0, "Draw from the likeliest tokens that make up this probability."),
+        "min_p": (Real(0, 1), 0.0, "Draw from tokens with this part of the likeliest one's probability."),
+        "repeat_penalty": (Real(1e-3, 1e3), 1.0, "Above 1 the last 64 tokens are less likely."),
+        "seed": (Whole(0), 0, "The same seed gives the same text."),
     }
     return options(
         *(

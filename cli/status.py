@@ -32,7 +32,8 @@ def status(archdefs: tuple[Path, ...], as_json: bool) -> None:
     cache = found["cache"]
     looked = [("none in", folder) for folders in found["stores"].values() for folder in folders]
     sections = {
-        "Models": [_model(model) for model in found["models"]] or looked,
+        "Models": ([_model(model) for model in found["models"]] or looked)
+        + [("can't be read", said) for said in found["unreadable"]],
         "Architectures": [_architecture(entry) for entry in found["architectures"]],
         "Backends": [_backend(name, entry) for name, entry in found["backends"].items()],
         "Processor": [_processor(found["cpu"])],
@@ -49,14 +50,15 @@ def _model(model: dict[str, Any]) -> tuple[str, ...]:
     sha256 = f"sha256 {model['sha256'][:12]}" if model["sha256"] else ""
     if "size" not in model:
         return model["name"], model["origin"], f"can't be read: {model['error']}"
-    types = ", ".join(list(model["types"])[:3]) if model["types"] else ", ".join(model.get("targets", ()))
+    types = ", ".join(list(model["types"])[:3])
+    targets = f" for {', '.join(model['targets'])}" if "targets" in model else ""
     fault = f"can't be run: {model['error']}" if "error" in model else ""
     return (
         model["name"],
         model["origin"],
         size_text(model["size"]),
         model["architecture"],
-        f"{model['kind']}: {types}",
+        f"{model['kind']}: {types}{targets}",
         sha256,
         fault,
     )

@@ -16,8 +16,15 @@ from .errors import InputError
 from .near import near
 from .paths import path_text
 from .splits import is_first_part
-from .stores.hugging_face import HUGGING_FACE, Repository, choices, hugging_face_folder, hugging_face_repositories
-from .stores.ollama import OLLAMA, ollama_folders, ollama_models
+from .stores.hugging_face import (
+    HUGGING_FACE,
+    Repository,
+    choices,
+    hugging_face_folder,
+    hugging_face_repositories,
+    hugging_face_unreadable,
+)
+from .stores.ollama import OLLAMA, ollama_folders, ollama_models, ollama_unreadable
 from .stores.stored import StoredModel
 
 MANIFEST = "manifest.json"
@@ -161,7 +168,9 @@ def _miss(text: str, path: Path, places: _Places) -> str:
     hint = (
         f"did you mean {_listed(meant)}?" if meant else f"there is {_listed(names)}" if names else "no model is there"
     )
-    return f"{text}: no such file, bundle or model: {hint}; looked in {', '.join(looked)}; ggufc downloads nothing"
+    closed = [*ollama_unreadable(), *hugging_face_unreadable()][:_SHOWN]
+    told = "; ".join([f"looked in {', '.join(looked)}", *closed])
+    return f"{text}: no such file, bundle or model: {hint}; {told}; ggufc downloads nothing"
 
 
 def _told(origin: str, folder: Path, count: int, unit: str) -> str:

@@ -11,8 +11,13 @@ from ...frontend.definitions import Surveyed, survey
 from ...frontend.errors import GgufcError, InputError
 from ...frontend.gguf.reader import read_gguf
 from ...frontend.models import is_bundle, local_models
-from ...frontend.stores.hugging_face import HUGGING_FACE, hugging_face_folder, hugging_face_repositories
-from ...frontend.stores.ollama import OLLAMA, ollama_folders, ollama_models
+from ...frontend.stores.hugging_face import (
+    HUGGING_FACE,
+    hugging_face_folder,
+    hugging_face_repositories,
+    hugging_face_unreadable,
+)
+from ...frontend.stores.ollama import OLLAMA, ollama_folders, ollama_models, ollama_unreadable
 from ...frontend.stores.stored import StoredModel
 from ..bundles.bundle import read_bundle
 from ..host.cores import usable_cores
@@ -50,6 +55,7 @@ def status(archdefs: Iterable[Path] = (), progress: Progress = silent) -> dict[s
             OLLAMA: [str(folder) for folder in ollama_folders()],
             HUGGING_FACE: [str(hugging_face_folder())],
         },
+        "unreadable": [*ollama_unreadable(), *hugging_face_unreadable()],
         "cache": _cache(cache_directory()),
         "architectures": [_architecture(found) for found in architectures],
         "backends": {name: _backend(packages) for name, packages in NEEDS.items()},
@@ -106,6 +112,9 @@ def _bundle_facts(path: Path) -> dict[str, Any]:
     """What a bundle is, and its `error` where its weights are gone or others."""
     bundle = read_bundle(path)
     manifest, fault = bundle.manifest, {}
+    types: Counter[str] = Counter()
+    for tensor in manifest["tensors"].values():
+        types[tensor["type"]] += tensor["nbytes"]
     try:
         bundle.weights()
     except InputError as error:
@@ -115,7 +124,7 @@ def _bundle_facts(path: Path) -> dict[str, Any]:
         "files": len(manifest["files"]),
         "size": sum(file["size"] for file in manifest["files"].values()),
         "architecture": manifest["architecture"]["name"],
-        "types": {},
+        "types": dict(types.most_common()),
         "targets": list(manifest["targets"]),
     }
 

@@ -11,9 +11,12 @@ MOST_ENTRIES = 20_000
 
 
 def walk(folder: Path, depth: int | None) -> Iterator[Path]:
-    """Files below a folder, at just that depth or at any; what can't be read is left out."""
+    """Files below a folder, at just that depth or at any; what can't be read is left out.
+
+    Links to folders are followed to a depth alone, for they may lead round in a circle.
+    """
     for path in listed(folder):
-        if is_dir(path) and not path.is_symlink():
+        if is_dir(path) and (depth is not None or not path.is_symlink()):
             if depth != 1:
                 yield from walk(path, None if depth is None else depth - 1)
         elif depth in (None, 1) and not path.name.startswith("."):
@@ -25,6 +28,20 @@ def listed(folder: Path) -> list[Path]:
     with suppress(OSError, ValueError):
         return sorted(islice(folder.iterdir(), MOST_ENTRIES))
     return []
+
+
+def unreadable(folder: Path, depth: int) -> Iterator[str]:
+    """Of a folder and those that lie so deep below it, the ones that are there and can't be listed, with the reason."""
+    try:
+        entries = sorted(islice(folder.iterdir(), MOST_ENTRIES))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        yield f"{folder}: {error.strerror if isinstance(error, OSError) else error}"
+        return
+    for path in entries if depth else ():
+        if is_dir(path):
+            yield from unreadable(path, depth - 1)
 
 
 def is_dir(path: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..given import read_file
 from ..splits import split_name, split_number, split_paths
-from .folders import expanded, home, is_dir, listed, walk
+from .folders import expanded, home, is_dir, listed, unreadable, walk
 from .stored import StoredModel, blob_fault
 
 HUGGING_FACE = "Hugging Face"
@@ -52,6 +52,11 @@ def hugging_face_repositories() -> list[Repository]:
     return found
 
 
+def hugging_face_unreadable() -> list[str]:
+    """The folders of the cache that are there and can't be listed, with the reason."""
+    return list(unreadable(hugging_face_folder(), 3))
+
+
 def _repository(name: str, folder: Path) -> Repository:
     snapshot = _snapshot(folder)
     if isinstance(snapshot, str):
@@ -63,7 +68,8 @@ def _repository(name: str, folder: Path) -> Repository:
         _model(f"{name}:{label if labels.count(label) == 1 and label else p.relative_to(snapshot)}", p)
         for p, label in zip(firsts, labels, strict=True)
     ]
-    fault = "" if models else _unfinished(folder) or f"{snapshot}: has no GGUF of a model"
+    closed = next(unreadable(snapshot, 3), "")
+    fault = "" if models else closed or _unfinished(folder) or f"{snapshot}: has no GGUF of a model"
     return Repository(name, folder, tuple(models), fault)
 
 
@@ -77,17 +83,18 @@ def _snapshot(folder: Path) -> Path | str:
     """The snapshot of the revision that `refs/main` names, the newest where it names none; or why there is none."""
     snapshots = [p for p in listed(folder / "snapshots") if is_dir(p)]
     main = folder / "refs" / "main"
+    closed = next(unreadable(folder / "snapshots", 0), "")
     try:
         revision = read_file(main, _MOST_REVISION).decode("ascii").strip()
     except (OSError, ValueError):
         if snapshots:
             return max(snapshots, key=lambda p: (p.stat().st_mtime, p.name))
-        return _unfinished(folder) or f"{folder}: has no snapshot; download the model again"
+        return closed or _unfinished(folder) or f"{folder}: has no snapshot; download the model again"
     found = next((p for p in snapshots if p.name == revision), None)
     if found:
         return found
     there = f"; there is {', '.join(p.name for p in snapshots)}" if snapshots else ""
-    return _unfinished(folder) or f"{main}: names revision {revision[:80]!r}, which has no snapshot{there}"
+    return closed or _unfinished(folder) or f"{main}: names revision {revision[:80]!r}, which has no snapshot{there}"
 
 
 def _unfinished(folder: Path) -> str:

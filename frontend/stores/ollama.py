@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..given import parse_json, read_file
-from .folders import MOST_ENTRIES, home, walk
-from .stored import StoredModel, blob_fault
+from .folders import MOST_ENTRIES, home, unreadable, walk
+from .stored import StoredModel, blob_fault, unread
 
 OLLAMA = "Ollama"
 _SYSTEM = Path("/usr/share/ollama/.ollama/models")
@@ -42,6 +42,11 @@ def ollama_models() -> list[StoredModel]:
     return [found[name] for name in sorted(found)]
 
 
+def ollama_unreadable() -> list[str]:
+    """The folders of the store's manifests that are there and can't be listed, with the reason."""
+    return [said for folder in ollama_folders() for said in unreadable(folder / "manifests", 3)]
+
+
 def _name(host: str, namespace: str, model: str, tag: str) -> str:
     """A model's name without the parts that Ollama takes for granted."""
     short = model if (host, namespace) == ("registry.ollama.ai", "library") else f"{namespace}/{model}"
@@ -52,8 +57,7 @@ def _model(folder: Path, name: str, manifest: Path) -> StoredModel:
     try:
         layers = _layers(manifest)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        return StoredModel(OLLAMA, name, manifest, fault=f"{manifest}: {reason}; pull the model again")
+        return StoredModel(OLLAMA, name, manifest, fault=unread(manifest, error, "pull the model again"))
     models = [layer for layer in layers if layer["mediaType"] == _MODEL_LAYER]
     if len(models) != 1:
         held = f"{len(models)} files with a model" if models else "no GGUF"

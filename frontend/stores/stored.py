@@ -24,13 +24,19 @@ class StoredModel:
     """Ollama's chat template, in Go's language, where the model has one beside its file."""
 
 
+def unread(path: Path, error: OSError | ValueError, remedy: str) -> str:
+    """What is said of a file that can't be read; the remedy is none where it is there, for others."""
+    reason = error.strerror if isinstance(error, OSError) else error
+    return f"{path}: {reason}; {remedy}" if remedy and not isinstance(error, PermissionError) else f"{path}: {reason}"
+
+
 def blob_fault(blob: Path, size: Any, remedy: str) -> str:
     """What is wrong with a file that a store names, of `size` bytes where the store tells; empty for a sound one."""
     try:
         status = blob.stat()
     except OSError as error:
         begun = any(p.name.startswith(f"{blob.name}") for p in listed(blob.parent) if p != blob)
-        return f"{blob}: {'an unfinished download' if begun else error.strerror}; {remedy}"
+        return f"{blob}: an unfinished download; {remedy}" if begun else unread(blob, error, remedy)
     if not stat.S_ISREG(status.st_mode):
         return f"{blob}: is no file"
     if isinstance(size, int) and status.st_size != size:
@@ -39,4 +45,4 @@ def blob_fault(blob: Path, size: Any, remedy: str) -> str:
         with blob.open("rb"):
             return ""
     except OSError as error:
-        return f"{blob}: {error.strerror}"
+        return unread(blob, error, "")

@@ -1,12 +1,17 @@
 """What a command reads has an end, its numbers are plain ones, and what it writes is whole or not there."""
 
+import math
 import resource
+from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
+from ggufc.backends.sessions.sampling import Sampling
 from ggufc.cli import main, prompts
 from ggufc.cli.output import write_file
+from ggufc.cli.run import run as run_command
 from ggufc.frontend.errors import InputError
 
 
@@ -44,6 +49,18 @@ def test_a_whole_number_is_written_in_plain_digits(option: str, value: str) -> N
     done = run("run", "MODEL", "hi", option, value)
     assert done.exit_code == 2
     assert "wanted a whole number" in done.stderr and len(done.stderr) < 300
+
+
+def test_what_sampling_takes_is_what_its_options_take() -> None:
+    names = {field.name for field in fields(Sampling)}
+    bounded = [(str(option.name), option.type) for option in run_command.params if option.name in names]
+    assert len(bounded) == 6
+    for name, kind in bounded:
+        assert isinstance(kind, click.IntRange | click.FloatRange) and kind.min is not None
+        assert all(Sampling.of({name: value}) for value in (kind.min, kind.max) if value is not None)
+        for value in (kind.min - 1, (math.inf if kind.max is None else kind.max) + 1):
+            with pytest.raises(InputError):
+                Sampling.of({name: value})
 
 
 @pytest.mark.parametrize("ids", ["2_0", "\u0663", "9" * 5000, "0x10", "2.0"])

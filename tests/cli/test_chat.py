@@ -193,6 +193,7 @@ def test_the_same_seed_gives_the_same_answers(bundle: Path) -> None:
     ("stdin", "words", "said"),
     [
         ("/nothing\n", (), "no command /nothing"),
+        ("/clear now\n", (), "/clear takes no words"),
         ("/load /nowhere/talk.json\n", (), "/nowhere/talk.json: No such file"),
         ("/save /nowhere/talk.json\n", (), "/nowhere/talk.json: can't be written: No such file"),
         ("/save\n", (), "needs the name of a file"),
@@ -202,7 +203,7 @@ def test_the_same_seed_gives_the_same_answers(bundle: Path) -> None:
         ("in\n", ("--template", "quiet"), "default, loud"),
         ("in\n", ("--chat-template", "/nowhere.jinja"), "/nowhere.jinja: No such file"),
         ("in\n", ("--set", "thinking"), "NAME=VALUE"),
-        ("in\n", ("--top-p", "2"), "top_p 2"),
+        ("in\n", ("--top-p", "2"), "2.0 is not in the range 0<=x<=1"),
     ],
 )
 def test_what_goes_wrong_is_one_line(stdin: str, words: tuple[str, ...], said: str, bundle: Path) -> None:

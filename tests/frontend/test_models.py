@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from ggufc.frontend.errors import InputError
 from ggufc.frontend.models import find_model, known_names, stored_model
-from ggufc.frontend.stores.hugging_face import hugging_face_folder
+from ggufc.frontend.stores.hugging_face import hugging_face_folder, hugging_face_unreadable
 from ggufc.frontend.stores.ollama import ollama_folders, ollama_models
 
 from ..stores import put_hugging_face, put_ollama
@@ -153,9 +153,10 @@ def test_manifests_that_are_links_pipes_and_odd_names_do_no_harm(ollama: Path, t
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to(folder / "loop")
     (ollama / "manifests" / "deep").symlink_to(ollama / "manifests")
+    (ollama / "manifests" / LIBRARY / "linked").symlink_to("ä 日本 %s")
     (folder / ".DS_Store").touch()
     assert find_model("ä 日本 %s:ü")
-    assert {model.name for model in ollama_models()} == {"ä 日本 %s:ü", "odd:pipe", "odd:loop"}
+    assert {model.name for model in ollama_models()} == {"ä 日本 %s:ü", "linked:ü", "odd:pipe", "odd:loop"}
     assert "is a pipe or a device, wanted a file" in refusal("odd:pipe")
 
 
@@ -173,17 +174,31 @@ def nobody(tmp_path: Path) -> Iterator[None]:
     os.seteuid(0)
 
 
-@pytest.mark.parametrize("closed", ["store", "manifest", "blob"])
+@pytest.mark.parametrize("closed", ["store", "manifest", "blob", "namespace"])
 def test_what_may_not_be_read_is_said_to_be_so(closed: str, ollama: Path, request: pytest.FixtureRequest) -> None:
     blob = put_ollama(ollama, f"{LIBRARY}/m/latest", b"GGUF")
     manifest = ollama / "manifests" / LIBRARY / "m" / "latest"
-    place = {"store": ollama, "manifest": manifest, "blob": blob}[closed]
+    place = {"store": ollama, "manifest": manifest, "blob": blob, "namespace": manifest.parents[1]}[closed]
     place.chmod(0)
     request.getfixturevalue("nobody")
     said = refusal("m")
     assert (
         f"{ollama} (Ollama: Permission denied)" in said if closed == "store" else f"{place}: Permission denied" in said
     )
+    assert "pull the model again" not in said
+
+
+@pytest.mark.parametrize("closed", ["", "snapshots", "snapshots/one"])
+def test_a_repository_that_may_not_be_read_is_said_to_be_so(
+    closed: str, hub: Path, request: pytest.FixtureRequest
+) -> None:
+    put_hugging_face(hub, "org/repo", "one", SEVERAL)
+    place = hub / "models--org--repo" / closed
+    place.chmod(0)
+    request.getfixturevalue("nobody")
+    found = [said for said in hugging_face_unreadable() if said.startswith(str(place))]
+    assert len(found) == 1 and "Permission denied" in found[0]
+    assert "Permission denied" in refusal("org/repo")
 
 
 # --------------------------------------------------------------------------------------------- Hugging Face

@@ -84,7 +84,7 @@ def test_a_bundle_is_no_worse_for_a_broken_definition(tiny_f32: TinyCase, tmp_pa
     (tmp_path / "definitions" / "gemma3.archdef").write_text("arch gemma3\nkind decodr\n")
     models = {model["name"]: model for model in status()["models"]}
     assert "gemma3.archdef:2:6: " in models["own.gguf"]["error"]
-    assert "error" not in models["exported/"]
+    assert "error" not in models["exported/"] and set(models["exported/"]["types"]) == {"f32"}
     said = {
         line.split()[0]: "can't be run" in line for line in CliRunner().invoke(main, ["status"]).stdout.splitlines()
     }
