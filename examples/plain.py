@@ -3,6 +3,7 @@
 python examples/plain.py BUNDLE STEPS ID...
 """
 
+import hashlib
 import json
 import mmap
 import platform
@@ -24,11 +25,12 @@ CACHES = {
 """For each type of caches what an element is to IREE, and how many values lie in how many bytes."""
 
 
-def mapped(path: Path, size: int) -> rt.FileHandle:
+def mapped(path: Path, weights: dict[str, Any]) -> rt.FileHandle:
     with path.open("rb") as file:
         bytes_ = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    if len(bytes_) != size:
-        sys.exit(f"{path}: not the file that was exported: {len(bytes_)} bytes, wanted {size}")
+    header = hashlib.sha256(bytes_[: weights["header_bytes"]]).hexdigest()
+    if (len(bytes_), header) != (weights["size"], weights["header_sha256"]):
+        sys.exit(f"{path}: not the file that was exported: {len(bytes_)} bytes, header {header}")
     return rt.FileHandle.wrap_memory(bytes_)
 
 
@@ -51,7 +53,7 @@ def main(bundle: Path, steps: int, prompt: list[int]) -> None:
     instance = rt.VmInstance()
 
     index = rt.ParameterIndex()
-    files = [mapped(bundle / weights["file"], weights["size"]) for weights in manifest["weights"]]
+    files = [mapped(bundle / weights["file"], weights) for weights in manifest["weights"]]
     for name, (file, offset, length) in manifest["parameters"].items():
         index.add_from_file_handle(name, files[file], length=length, offset=offset)
     targets = [target for target in manifest["targets"].values() if runs_here(target)]

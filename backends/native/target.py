@@ -168,7 +168,7 @@ def find_target(words: str) -> Target:
         changes[plain] = sign
     kept = [f for f in base.features if f[1:] not in changes]
     features = tuple(sorted((*kept, *(f"{sign}{plain}" for plain, sign in changes.items()))))
-    named = base.name + "".join(f"{sign}{plain}" for plain, sign in changes.items())
+    named = base.name + "".join(f"{'+' if sign == '+' else '-no-'}{plain}" for plain, sign in changes.items())
     same = (t for t in PRESETS.values() if (t.triple, t.cpu, set(t.features)) == (base.triple, base.cpu, set(features)))
     return next(same, dataclasses.replace(base, name=named, features=features))
 

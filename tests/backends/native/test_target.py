@@ -29,11 +29,12 @@ def test_a_triple_with_the_features_of_a_preset_is_it(words: str, preset: str) -
 
 def test_features_are_added_and_taken_away() -> None:
     target = find_target("x86-64-v4:-avx512vl,+avx512vnni")
-    assert (target.name, target.cpu) == ("x86-64-v4-avx512vl+avx512vnni", "x86-64-v4")
+    assert (target.name, target.cpu) == ("x86-64-v4-no-avx512vl+avx512vnni", "x86-64-v4")
     assert target.has("avx512vnni")
     assert "-avx512vl" in target.features
     assert not target.has_avx512
     assert find_target("riscv64-linux-gnu:+v").abi == "lp64d"
+    assert find_target("aarch64-linux-gnu:-dotprod").name == "aarch64-no-dotprod"  # a preset is aarch64-dotprod
 
 
 @pytest.mark.parametrize(
