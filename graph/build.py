@@ -61,7 +61,7 @@ def build(
         builder.vanished &= lost_before
     end = definition.embedding if embedding else definition.epilogue
     builder.steps(end, _Scope("embedding" if embedding else "epilogue", scalars))
-    result = builder.names[end[-1].result]
+    result = builder.result(end[-1])
     builder.check_parts()
     builder.check_experts()
     graph = verify(Graph("forward", (builder.tokens,), tuple(builder.ops), (result,)))
@@ -139,8 +139,7 @@ class _Builder:
         try:
             type_ = infer(name, operands, attributes)
         except RuleError as error:
-            weight = error.weight or next((o for o in operands if isinstance(o, Weight)), None)
-            tensor = f"tensor {weight.name!r} " if weight else ""
+            tensor = f"tensor {error.weight.name!r} " if error.weight else ""
             layer = "" if scope.layer is None else f"; in {scope.note}"
             raise where.error(f"{name}: {tensor}{error}{self._made_by(operands)}{layer}") from None
         result = Value(str(len(self.ops)), type_)
@@ -253,6 +252,20 @@ class _Builder:
     def _whole(self, expression: Expression, scope: _Scope, where: Line) -> Scalar:
         value = self._scalar(expression, scope, where)
         return value if isinstance(value, str) else whole(value)
+
+    def result(self, last: Step) -> Value:
+        """What the last step gives.
+
+        Raises:
+            InputError: nothing, for it vanished with an optional tensor.
+        """
+        if last.result not in self.names:
+            where = Line(self.definition.source, last.line, self.path, last.column)
+            raise where.error(
+                f"{last.result!r} is the result, and isn't there: this step, or what it reads, vanishes without an "
+                "optional tensor that the model hasn't"
+            )
+        return self.names[last.result]
 
     def check_experts(self) -> None:
         """What chooses an expert chooses among as many as there are, or one could be read that the file hasn't.

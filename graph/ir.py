@@ -113,11 +113,15 @@ class Graph:
 
 
 def tensor_behind(value: Value, made: Mapping[Value, Op]) -> Weight | None:
-    """The last tensor on the way to a value, along first operands; `made` has the operation that gives each value."""
+    """The last matrix on the way to a value, along first operands, which gives its shape; vectors leave it as it is.
+
+    `made` has the operation that gives each value.
+    """
     while value in made:
         op = made[value]
-        if op.weights:
-            return op.weights[0]
+        matrices = [weight for weight in op.weights if len(weight.type.shape) > 1]
+        if matrices:
+            return matrices[0]
         value = op.values[0]
     return None
 

@@ -31,7 +31,7 @@ class RuleError(Exception):
     """An operation's operands or attributes break its rule; the message says how.
 
     Attributes:
-        weight: the one that is to blame, where it isn't the operation's first.
+        weight: the one that is to blame, where one is.
     """
 
     def __init__(self, message: str, weight: Weight | None = None) -> None:
@@ -133,7 +133,7 @@ def _f32(value: Value) -> TensorType:
 def _embed(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     tokens, table = values[0].type, weights[0].type
     _need(tokens.dtype == "i32" and len(tokens.shape) == 1, f"token ids are {tokens}, wanted i32[T]")
-    _need(len(table.shape) == 2, f"the table has shape {list(table.shape)}, wanted two dimensions")
+    _need(len(table.shape) == 2, f"the table has shape {list(table.shape)}, wanted two dimensions", weights[0])
     return TensorType("f32", (tokens.shape[0], table.shape[1]))
 
 
@@ -141,7 +141,11 @@ def _linear(values: _Values, weights: _Weights, attributes: _Attributes) -> Tens
     x, w = _f32(values[0]), weights[0].type
     shape = attributes["shape"]
     assert isinstance(shape, tuple)
-    _need(w.shape == (prod(shape), x.row_size), f"has shape {list(w.shape)}, wanted [{prod(shape)}, {x.row_size}]")
+    _need(
+        w.shape == (prod(shape), x.row_size),
+        f"has shape {list(w.shape)}, wanted [{prod(shape)}, {x.row_size}]",
+        weights[0],
+    )
     return TensorType("f32", (x.shape[0], *shape))
 
 
@@ -178,8 +182,8 @@ def _norm_rope(values: _Values, weights: _Weights, attributes: _Attributes) -> T
 
 def _bias(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, bias = _f32(values[0]), weights[0].type
-    _need(bias.shape == (x.row_size,), f"has shape {list(bias.shape)}, wanted [{x.row_size}]")
-    _need(bias.dtype == "f32", f"has type {bias.dtype}, wanted f32")
+    _need(bias.shape == (x.row_size,), f"has shape {list(bias.shape)}, wanted [{x.row_size}]", weights[0])
+    _need(bias.dtype == "f32", f"has type {bias.dtype}, wanted f32", weights[0])
     return x
 
 
@@ -198,17 +202,23 @@ def _layer_norm(values: _Values, weights: _Weights, attributes: _Attributes) -> 
 
 def _gain(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, w = _f32(values[0]), weights[0].type
-    _need(w.shape == (1,) or w.shape == x.shape[-len(w.shape) :], f"has shape {list(w.shape)}, wanted [1] or {x}'s end")
-    _need(w.dtype == "f32", f"has type {w.dtype}, wanted f32")
+    _need(
+        w.shape == (1,) or w.shape == x.shape[-len(w.shape) :],
+        f"has shape {list(w.shape)}, wanted [1] or {x}'s end",
+        weights[0],
+    )
+    _need(w.dtype == "f32", f"has type {w.dtype}, wanted f32", weights[0])
     return x
 
 
 def _add_row(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, table, row = _f32(values[0]), weights[0].type, attributes["row"]
     assert isinstance(row, int)
-    _need(len(table.shape) == 2 and table.shape[1] == x.row_size, f"has rows of {table}, wanted {x.row_size}")
-    _need(table.dtype == "f32", f"has type {table.dtype}, wanted f32")
-    _need(row < int(table.shape[0]), f"has {table.shape[0]} rows, wanted row {row}")
+    _need(
+        len(table.shape) == 2 and table.shape[1] == x.row_size, f"has rows of {table}, wanted {x.row_size}", weights[0]
+    )
+    _need(table.dtype == "f32", f"has type {table.dtype}, wanted f32", weights[0])
+    _need(row < int(table.shape[0]), f"has {table.shape[0]} rows, wanted row {row}", weights[0])
     return x
 
 
@@ -249,14 +259,16 @@ def _chosen(value: Value) -> TensorType:
 
 def _expert_linear(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, experts, w = _f32(values[0]), _chosen(values[1]), weights[0].type
-    _need(len(w.shape) == 3, f"has shape {list(w.shape)}, wanted [experts, rows, columns]")
-    _need(x.shape in ((*experts.shape, w.shape[2]), (experts.shape[0], w.shape[2])), f"x is {x} and W is {w}")
+    _need(len(w.shape) == 3, f"has shape {list(w.shape)}, wanted [experts, rows, columns]", weights[0])
+    _need(
+        x.shape in ((*experts.shape, w.shape[2]), (experts.shape[0], w.shape[2])), f"x is {x} and W is {w}", weights[0]
+    )
     return TensorType("f32", (*experts.shape, w.shape[1]))
 
 
 def _expert_gain(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, experts, w = _f32(values[0]), _chosen(values[1]), weights[0].type
-    _need(x.shape[:2] == experts.shape and len(w.shape) == 1 and w.dtype == "f32", f"x is {x} and W is {w}")
+    _need(x.shape[:2] == experts.shape and len(w.shape) == 1 and w.dtype == "f32", f"x is {x} and W is {w}", weights[0])
     return x
 
 
@@ -269,7 +281,11 @@ def _mix(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorT
 def _short_conv(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     x, kernel = _f32(values[0]), weights[0].type
     _need(len(x.shape) == 2 and len(kernel.shape) == 2, f"takes [T, width] and [width, taps], found {x} and {kernel}")
-    _need(kernel.shape[0] == x.shape[1] and kernel.dtype == "f32", f"has type {kernel}, wanted f32[{x.shape[1]}, taps]")
+    _need(
+        kernel.shape[0] == x.shape[1] and kernel.dtype == "f32",
+        f"has type {kernel}, wanted f32[{x.shape[1]}, taps]",
+        weights[0],
+    )
     if len(values) == 2:
         state = values[1].type
         wanted = TensorType("f32", (int(kernel.shape[1]) - 1, x.shape[1]))
@@ -312,7 +328,7 @@ def _rope(values: _Values, weights: _Weights, attributes: _Attributes) -> Tensor
     if weights:
         factors = weights[0].type
         wanted = TensorType("f32", (dims // 2,))
-        _need(factors == wanted, f"factors are {factors}, wanted {wanted}")
+        _need(factors == wanted, f"factors are {factors}, wanted {wanted}", weights[0])
     return x
 
 

@@ -109,6 +109,20 @@ def test_what_vanished_in_one_layer_is_still_missed_in_the_next() -> None:
         built(text=text)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("  x = softcap x, cap\n", "  x = softcap x, cap\n  y = gain x, out.scale?\n", 20),
+        ("embed tokens, token_embd.weight", "embed tokens, tok_embd.weight?", 19),
+    ],
+)
+def test_a_result_that_vanished_is_missed(old: str, new: str, line: int) -> None:
+    with pytest.raises(
+        InputError, match=rf"^toy.archdef:{line}:\d+: '[xy]' is the result, and isn't there: this step, "
+    ):
+        built(text=TOY.replace(old, new))
+
+
 def test_a_head_of_its_own_goes_before_the_tied_one() -> None:
     head = built(SHAPES | {"output.weight": (7, 32)}).ops[-1].weights[0]
     assert (head.name, head.tied_to, head.type.shape) == ("output.weight", None, (7, 32))

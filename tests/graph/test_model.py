@@ -45,7 +45,7 @@ def test_a_kind_that_is_not_the_models(tmp_path: Path) -> None:
         (
             "  logits = linear   x, output.weight | token_embd.weight\n",
             "",
-            rf":{last - 1}:12: x = rms_norm gives f32\[T, 64\], by tensor 'output_norm.weight' \[64\]; .* {table}",
+            rf":{last - 1}:12: x = rms_norm gives f32\[T, 64\], by tensor 'token_embd.weight' \[310, 64\]; .* {table}",
         ),
     ):
         assert old in text
