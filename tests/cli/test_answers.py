@@ -81,7 +81,7 @@ def test_a_decision_with_its_probabilities(tiny_gemma3_path: Path, classifier: P
         (("embed", "ENCODER", "--prompt-ids", "1,x"), 2, "--prompt-ids"),
         (("embed", "MODEL", "a"), 3, "no embeddings"),
         (("embed", "CLASSIFIER", "a"), 3, "classifier"),
-        (("run", "MODEL", "a", "--min-p", "2"), 2, "min_p"),
+        (("run", "MODEL", "a", "--min-p", "2"), 2, "2.0 is not in the range 0<=x<=1"),
         (("run", "MODEL", "a", "--stop", ""), 2, "stop"),
     ],
 )

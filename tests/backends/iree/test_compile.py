@@ -75,7 +75,7 @@ def test_a_target_with_too_few_instructions_is_refused() -> None:
     """RISC-V without products: LLVM would call a library for them, which a module doesn't have."""
     report = "iree-lld: error: undefined symbol: __muldi3\n>>> referenced by ggufc"
     refusal = _refusal(report, find_target("riscv64:-m"), ())
-    assert isinstance(refusal, UnsupportedError) and "riscv64-m: its code would call __muldi3" in str(refusal)
+    assert isinstance(refusal, UnsupportedError) and "riscv64-no-m: its code would call __muldi3" in str(refusal)
     assert isinstance(_refusal(report, find_target("riscv64"), ()), CompileError)
 
 
