@@ -130,15 +130,15 @@ class _Plan:
         encode: Literal["embed", "classify"] | None = None
         if model.definition.kind == "encoder":
             encode, tokens, depths = "classify" if model.labels else "embed", (), ()
-        ids = np.random.default_rng(0).integers(0, model.vocabulary, max((*prompts, *depths))).tolist()
-        runs = {n: Run(ids[:n], tokens if n in depths else (), encode) for n in sorted({*prompts, *depths})}
-        plan = _Plan(prompts, tokens, depths, runs, encode)
-        if plan.longest > model.context_length:
+        longest = max((*prompts, *(depth + max(tokens, default=0) for depth in depths)))
+        if longest > model.context_length:
             raise InputError(
-                f"{model.file.path}: a sequence of {plan.longest} tokens exceeds the model's context of "
+                f"{model.file.path}: a sequence of {longest} tokens exceeds the model's context of "
                 f"{model.context_length}; give smaller numbers by -p, -n or --depth"
             )
-        return plan
+        ids = np.random.default_rng(0).integers(0, model.vocabulary, max((*prompts, *depths))).tolist()
+        runs = {n: Run(ids[:n], tokens if n in depths else (), encode) for n in sorted({*prompts, *depths})}
+        return _Plan(prompts, tokens, depths, runs, encode)
 
     @property
     def longest(self) -> int:

@@ -173,6 +173,8 @@ def test_without_depths_tokens_are_decoded_after_each_prompt(decoder: Path, monk
 def test_a_sequence_that_the_context_does_not_hold_is_refused(decoder: Path) -> None:
     with pytest.raises(InputError, match=r"a sequence of 1025 tokens exceeds the model's context of 1024"):
         bench(decoder, prompts=[16], depths=[1000], tokens=[25], backend="native")
+    with pytest.raises(InputError, match="a sequence of 2147483647 tokens"):  # before any are made
+        bench(decoder, prompts=[2**31 - 1], depths=[0], tokens=[25], backend="native")
 
 
 @pytest.mark.slow
