@@ -46,14 +46,14 @@ def _numbers_option(*names: str, low: int, text: str, default: Sequence[str] = (
         metavar="N[,N...]",
         default=default,
         callback=_numbers(low, high),
-        help=text,
+        help=f"{text}; default: {','.join(default)}." if default else text,
     )
 
 
 @click.command(short_help="Measure MODEL's speed.")
 @optional_model_argument
-@_numbers_option("-p", "--prompt-tokens", low=1, default=["512"], text="Lengths of prompts; default: 512.")
-@_numbers_option("-n", "--tokens", low=1, default=["128"], text="Numbers of tokens to decode; default: 128.")
+@_numbers_option("-p", "--prompt-tokens", low=1, default=["512"], text="Lengths of prompts")
+@_numbers_option("-n", "--tokens", low=1, default=["128"], text="Numbers of tokens to decode")
 @_numbers_option("--depth", "depths", low=0, text="Tokens before the first that is decoded; default: each prompt.")
 @_numbers_option("--threads", low=1, high=MOST_THREADS, text="Workers; default: one per core.")
 @click.option("-r", "--rounds", type=Whole(min=1), default=5, show_default=True, help="Rounds; medians are shown.")

@@ -16,6 +16,7 @@ from .errors import InputError
 from .near import near
 from .paths import path_text
 from .splits import is_first_part
+from .stores.folders import reason
 from .stores.hugging_face import (
     HUGGING_FACE,
     Repository,
@@ -90,6 +91,11 @@ def stored_model(name: Path | str | bytes) -> StoredModel | None:
         return None
     found = _in_ollama(text, ollama_models()) + _in_hugging_face(text, hugging_face_repositories())
     return found[0] if len(found) == 1 else None
+
+
+def unreadable_folders() -> list[str]:
+    """The folders of the stores that are there and can't be listed, with the reason."""
+    return [*ollama_unreadable(), *hugging_face_unreadable()]
 
 
 def local_models(folder: Path) -> list[Path]:
@@ -168,8 +174,7 @@ def _miss(text: str, path: Path, places: _Places) -> str:
     hint = (
         f"did you mean {_listed(meant)}?" if meant else f"there is {_listed(names)}" if names else "no model is there"
     )
-    closed = [*ollama_unreadable(), *hugging_face_unreadable()][:_SHOWN]
-    told = "; ".join([f"looked in {', '.join(looked)}", *closed])
+    told = "; ".join([f"looked in {', '.join(looked)}", *unreadable_folders()[:_SHOWN]])
     return f"{text}: no such file, bundle or model: {hint}; {told}; ggufc downloads nothing"
 
 
@@ -181,7 +186,7 @@ def _told(origin: str, folder: Path, count: int, unit: str) -> str:
     except FileNotFoundError:
         return f"{folder} ({origin}: not there)"
     except (OSError, ValueError) as error:
-        return f"{folder} ({origin}: {error.strerror if isinstance(error, OSError) else error})"
+        return f"{folder} ({origin}: {reason(error)})"
 
 
 def _listed(names: list[str]) -> str:

@@ -283,10 +283,7 @@ class _Builder:
             if found != wanted:
                 named = f"tensor {op.weights[0].name!r} has" if op.weights else "the logits are of"
                 among = f"that are chosen among{self._made_by([choice.result])}"
-                raise InputError(
-                    f"{op.origin}: {named} {found} experts, wanted the {wanted} {among}; in {op.note} "
-                    f"(model {self.path})"
-                )
+                raise self._fault(op, f"{named} {found} experts, wanted the {wanted} {among}")
 
     def check_parts(self) -> None:
         """What no step takes of a value that is taken in parts would be left out of the result in silence.
@@ -308,12 +305,14 @@ class _Builder:
         for start, count in sorted([*((p.attribute("start"), p.result.type.row_size) for p in parts), (size, 0)]):
             assert isinstance(start, int)
             if start > end:
-                layer = "" if whole.layer is None else f"; in {whole.note}"
-                raise InputError(
-                    f"{whole.origin}: no step takes elements {end} to {start} of the {size} of each row"
-                    f"{self._made_by([whole.result])}{layer} (model {self.path})"
-                )
+                message = f"no step takes elements {end} to {start} of the {size} of each row"
+                raise self._fault(whole, f"{message}{self._made_by([whole.result])}")
             end = max(end, start + count)
+
+    def _fault(self, op: Op, message: str) -> InputError:
+        """What is wrong with an operation, with its step and layer."""
+        layer = "" if op.layer is None else f"; in {op.note}"
+        return InputError(f"{op.origin}: {message}{layer} (model {self.path})")
 
     def untouched(self, layers: int, blocks: int) -> tuple[str, ...]:
         """The tensors that no step reads: those of the section `ignore`, and of blocks that the definition doesn't run,

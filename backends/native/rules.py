@@ -100,27 +100,21 @@ def _embed(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result
 
 def _linear(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
     x, weight = operands
-    return _product(at, x, None, weight, attributes, len(result) == 3)
+    return _product(at, x, None, weight, attributes)
 
 
 def _norm_linear(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: Sequence[int]) -> V:
     x, norm, weight = operands
-    return _product(at, x, norm, weight, attributes, len(result) == 3)
+    return _product(at, x, norm, weight, attributes)
 
 
 def _product(
-    at: Site[V],
-    x: V,
-    norm: V | None,
-    weight: V,
-    attributes: Mapping[str, Any],
-    heads: bool = False,
-    result: TensorType | None = None,
+    at: Site[V], x: V, norm: V | None, weight: V, attributes: Mapping[str, Any], result: TensorType | None = None
 ) -> V:
     """The product of the rows of x, or of their norms.
 
-    `heads`: it gives queries, keys or values, which never take bytes: a rounding of those is in every later token, and
-    makes more than half of the distance, while they are the smaller part of the work.
+    What gives heads (queries, keys or values) never takes bytes: a rounding of those is in every later token, and makes
+    more than half of the distance, while they are the smaller part of the work.
     """
     type_name, rows, cols = attributes["type_name"], at.shape(weight)[0], prod(at.shape(x)[1:])
     if norm is not None and type_name not in QUANT_TYPES:
@@ -131,6 +125,7 @@ def _product(
         kernel = linear_one(type_name, rows_per_group(rows), bool(fuses))
         return at.dispatch(kernel, given | fuses, scalars | eps, result)
     scalars["tokens"] = at.size(x, 0)
+    heads = len(attributes["shape"]) > 1
     rounding = BYTES if at.rounds_to_bytes(type_name) and not heads else WORDS
     if type_name in QUANT_TYPES:
         given["x"] = _quantized(at, x, norm, scalars | eps, rounding)
@@ -178,7 +173,7 @@ def _glu(at: Site[V], operands: list[V], attributes: Mapping[str, Any], result: 
         scalars = {"rows": rows, "cols": cols, "eps": attributes.get("eps")}
         return at.dispatch(glu_one(type_name, act, rows_per_group(rows), bool(norm)), given, scalars)
     wide = TensorType("f32", (1 if at.shape(x)[0] == 1 else "T", rows))
-    gate, up = (_product(at, x, norm[0] if norm else None, w, attributes, result=wide) for w in (gate, up))
+    gate, up = (_product(at, x, norm[0] if norm else None, w, attributes, wide) for w in (gate, up))
     return at.dispatch(gated(act), {"a": gate, "b": up}, {"count": at.times(at.size(x, 0), rows)})
 
 

@@ -10,14 +10,9 @@ from typing import Any
 from ...frontend.definitions import Surveyed, survey
 from ...frontend.errors import GgufcError, InputError
 from ...frontend.gguf.reader import read_gguf
-from ...frontend.models import is_bundle, local_models
-from ...frontend.stores.hugging_face import (
-    HUGGING_FACE,
-    hugging_face_folder,
-    hugging_face_repositories,
-    hugging_face_unreadable,
-)
-from ...frontend.stores.ollama import OLLAMA, ollama_folders, ollama_models, ollama_unreadable
+from ...frontend.models import is_bundle, local_models, unreadable_folders
+from ...frontend.stores.hugging_face import HUGGING_FACE, hugging_face_folder, hugging_face_repositories
+from ...frontend.stores.ollama import OLLAMA, ollama_folders, ollama_models
 from ...frontend.stores.stored import StoredModel
 from ..bundles.bundle import read_bundle
 from ..host.cores import usable_cores
@@ -55,7 +50,7 @@ def status(archdefs: Iterable[Path] = (), progress: Progress = silent) -> dict[s
             OLLAMA: [str(folder) for folder in ollama_folders()],
             HUGGING_FACE: [str(hugging_face_folder())],
         },
-        "unreadable": [*ollama_unreadable(), *hugging_face_unreadable()],
+        "unreadable": unreadable_folders(),
         "cache": _cache(cache_directory()),
         "architectures": [_architecture(found) for found in architectures],
         "backends": {name: _backend(packages) for name, packages in NEEDS.items()},
@@ -96,15 +91,12 @@ def _model(model: StoredModel, faults: dict[str, str]) -> dict[str, Any]:
 
 def _file_facts(path: Path) -> dict[str, Any]:
     with read_gguf(path) as file:
-        types: Counter[str] = Counter()
-        for tensor in file.tensors.values():
-            types[tensor.type.name] += tensor.nbytes
         return {
             "kind": "gguf",
             "files": len(file.parts),
             "size": file.size,
             "architecture": file.metadata_value("general.architecture", str),
-            "types": dict(types.most_common()),
+            "types": _types((tensor.type.name, tensor.nbytes) for tensor in file.tensors.values()),
         }
 
 
@@ -112,9 +104,6 @@ def _bundle_facts(path: Path) -> dict[str, Any]:
     """What a bundle is, and its `error` where its weights are gone or others."""
     bundle = read_bundle(path)
     manifest, fault = bundle.manifest, {}
-    types: Counter[str] = Counter()
-    for tensor in manifest["tensors"].values():
-        types[tensor["type"]] += tensor["nbytes"]
     try:
         bundle.weights()
     except InputError as error:
@@ -124,9 +113,17 @@ def _bundle_facts(path: Path) -> dict[str, Any]:
         "files": len(manifest["files"]),
         "size": sum(file["size"] for file in manifest["files"].values()),
         "architecture": manifest["architecture"]["name"],
-        "types": dict(types.most_common()),
+        "types": _types((tensor["type"], tensor["nbytes"]) for tensor in manifest["tensors"].values()),
         "targets": list(manifest["targets"]),
     }
+
+
+def _types(tensors: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The bytes of each type, the most first."""
+    found: Counter[str] = Counter()
+    for name, nbytes in tensors:
+        found[name] += nbytes
+    return dict(found.most_common())
 
 
 def _cache(folder: Path) -> dict[str, Any]:

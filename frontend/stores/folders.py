@@ -26,22 +26,31 @@ def walk(folder: Path, depth: int | None) -> Iterator[Path]:
 def listed(folder: Path) -> list[Path]:
     """A folder's entries, sorted; none where it can't be read."""
     with suppress(OSError, ValueError):
-        return sorted(islice(folder.iterdir(), MOST_ENTRIES))
+        return _entries(folder)
     return []
 
 
 def unreadable(folder: Path, depth: int) -> Iterator[str]:
     """Of a folder and those that lie so deep below it, the ones that are there and can't be listed, with the reason."""
     try:
-        entries = sorted(islice(folder.iterdir(), MOST_ENTRIES))
+        entries = _entries(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
-        yield f"{folder}: {error.strerror if isinstance(error, OSError) else error}"
+        yield f"{folder}: {reason(error)}"
         return
     for path in entries if depth else ():
         if is_dir(path):
             yield from unreadable(path, depth - 1)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(islice(folder.iterdir(), MOST_ENTRIES))
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Why something can't be read, in the system's words where it says so."""
+    return str(error.strerror if isinstance(error, OSError) else error)
 
 
 def is_dir(path: Path) -> bool:

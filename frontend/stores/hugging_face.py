@@ -68,8 +68,7 @@ def _repository(name: str, folder: Path) -> Repository:
         _model(f"{name}:{label if labels.count(label) == 1 and label else p.relative_to(snapshot)}", p)
         for p, label in zip(firsts, labels, strict=True)
     ]
-    closed = next(unreadable(snapshot, 3), "")
-    fault = "" if models else closed or _unfinished(folder) or f"{snapshot}: has no GGUF of a model"
+    fault = "" if models else _hindrance(folder, snapshot, 3) or f"{snapshot}: has no GGUF of a model"
     return Repository(name, folder, tuple(models), fault)
 
 
@@ -83,22 +82,25 @@ def _snapshot(folder: Path) -> Path | str:
     """The snapshot of the revision that `refs/main` names, the newest where it names none; or why there is none."""
     snapshots = [p for p in listed(folder / "snapshots") if is_dir(p)]
     main = folder / "refs" / "main"
-    closed = next(unreadable(folder / "snapshots", 0), "")
     try:
         revision = read_file(main, _MOST_REVISION).decode("ascii").strip()
     except (OSError, ValueError):
         if snapshots:
             return max(snapshots, key=lambda p: (p.stat().st_mtime, p.name))
-        return closed or _unfinished(folder) or f"{folder}: has no snapshot; download the model again"
+        missing = f"{folder}: has no snapshot; download the model again"
+        return _hindrance(folder, folder / "snapshots", 0) or missing
     found = next((p for p in snapshots if p.name == revision), None)
     if found:
         return found
     there = f"; there is {', '.join(p.name for p in snapshots)}" if snapshots else ""
-    return closed or _unfinished(folder) or f"{main}: names revision {revision[:80]!r}, which has no snapshot{there}"
+    missing = f"{main}: names revision {revision[:80]!r}, which has no snapshot{there}"
+    return _hindrance(folder, folder / "snapshots", 0) or missing
 
 
-def _unfinished(folder: Path) -> str:
-    """What is to be said of a repository's blob that was not downloaded to its end, if there is one."""
+def _hindrance(folder: Path, inside: Path, depth: int) -> str:
+    """Why a repository has no model, where it is that a folder inside may not be read, or a download has not ended."""
+    if closed := next(unreadable(inside, depth), ""):
+        return closed
     parts = [p for p in listed(folder / "blobs") if p.name.endswith(".incomplete")]
     return f"{parts[0]}: an unfinished download; download the model again" if parts else ""
 

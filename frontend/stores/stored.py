@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .folders import listed
+from .folders import listed, reason
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class StoredModel:
 
 def unread(path: Path, error: OSError | ValueError, remedy: str) -> str:
     """What is said of a file that can't be read; the remedy is none where it is there, for others."""
-    reason = error.strerror if isinstance(error, OSError) else error
-    return f"{path}: {reason}; {remedy}" if remedy and not isinstance(error, PermissionError) else f"{path}: {reason}"
+    said = f"{path}: {reason(error)}"
+    return f"{said}; {remedy}" if remedy and not isinstance(error, PermissionError) else said
 
 
 def blob_fault(blob: Path, size: Any, remedy: str) -> str:

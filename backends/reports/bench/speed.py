@@ -116,6 +116,7 @@ class _Plan:
         prompts, tokens, depths: as given, each once.
         runs: the sequences by the number of tokens that they begin with.
         encode: what an encoder does with the sequences, as in `Run`.
+        longest: the most positions of a sequence.
     """
 
     prompts: tuple[int, ...]
@@ -123,6 +124,7 @@ class _Plan:
     depths: tuple[int, ...]
     runs: dict[int, Run]
     encode: Literal["embed", "classify"] | None
+    longest: int
 
     @staticmethod
     def of(model: Model, prompts: Sequence[int], tokens: Sequence[int], depths: Sequence[int]) -> "_Plan":
@@ -138,12 +140,7 @@ class _Plan:
             )
         ids = np.random.default_rng(0).integers(0, model.vocabulary, max((*prompts, *depths))).tolist()
         runs = {n: Run(ids[:n], tokens if n in depths else (), encode) for n in sorted({*prompts, *depths})}
-        return _Plan(prompts, tokens, depths, runs, encode)
-
-    @property
-    def longest(self) -> int:
-        """The most positions of a sequence."""
-        return max(len(run.ids) + max(run.counts, default=0) for run in self.runs.values())
+        return _Plan(prompts, tokens, depths, runs, encode, longest)
 
 
 @dataclass
