@@ -208,8 +208,8 @@ class _Builder:
             raise InputError(f"{self.path}: tensor {present!r} has no dimension, wanted a vector or a matrix")
         if tensor.type.name not in (*WEIGHT_TYPES, *OWN_TYPES):
             raise UnsupportedError(
-                f"{self.path}: tensor {present!r} has type {tensor.type.name}, which this build can't compute with; "
-                f"it can {', '.join(WEIGHT_TYPES)}"
+                f"{self.path}: tensor {present!r} has type id {tensor.type.id} ({tensor.type.name}), "
+                f"which this build can't compute with; it can {', '.join(WEIGHT_TYPES)}"
             )
         return Weight(first, TensorType(tensor.type.name, tensor.shape), present if first != present else None)
 

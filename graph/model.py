@@ -11,12 +11,15 @@ from ..frontend.errors import InputError, UnsupportedError, quoted
 from ..frontend.gguf.file import GgufFile
 from ..frontend.gguf.reader import read_gguf
 from ..frontend.hyperparameters import Hyperparameters, evaluate
+from ..frontend.near import near
 from .build import build
 from .ir import Graph, tensor_behind
 
 TOKENS = "tokenizer.ggml.tokens"
 MOST_NAMED = 8
 """Kinds of tensors that a message names."""
+ALMOST = 0.9
+"""How alike two names of tensors are, of which one is taken for a misspelt other (see `near`)."""
 _BLOCK = re.compile(r"^blk\.\d+\.")
 
 
@@ -50,8 +53,18 @@ class Model:
         raise UnsupportedError(
             f"{self.file.path}: {'tensor' if one else 'tensors'} {listed} {'is' if one else 'are'} in the file, but "
             f"{self.definition.source} never reads {'it' if one else 'them'}: the definition is for another model, or "
-            f"{'the tensor belongs' if one else 'the tensors belong'} in its section 'ignore'"
+            f"{'the tensor belongs' if one else 'the tensors belong'} in its section 'ignore'{self._misspelt()}"
         )
+
+    def _misspelt(self) -> str:
+        """A hint of an optional tensor that the file hasn't, where one that nobody reads is called almost as it."""
+        there = {_kind(name) for name in self.file.tensors}
+        optional = {name for ref in self.definition.tensors() if ref.optional for name in ref.names}
+        absent = {name.replace("{i}", "*"): name for name in optional}
+        for unread in dict.fromkeys(map(_kind, self.unread)):
+            for found in near(unread, absent.keys() - there, 1, ALMOST):
+                return f"; or is its optional {absent[found]!r} meant to be {unread!r}?"
+        return ""
 
     @property
     def vocabulary(self) -> int:
@@ -79,8 +92,12 @@ def kinds_of(names: Iterable[str]) -> dict[str, int]:
     """How many tensors there are of each kind: of the same name in several blocks, as `blk.*.attn_q.weight`, or one."""
     kinds: dict[str, list[str]] = {}
     for name in names:
-        kinds.setdefault(_BLOCK.sub("blk.*.", name), []).append(name)
+        kinds.setdefault(_kind(name), []).append(name)
     return {kind if len(found) > 1 else found[0]: len(found) for kind, found in kinds.items()}
+
+
+def _kind(name: str) -> str:
+    return _BLOCK.sub("blk.*.", name)
 
 
 def open_model(

@@ -43,6 +43,8 @@ WITHOUT_CACHES: dict[str, tuple[Role, ...]] = {
 GIVES = {"kv_update": Role.NEW_CACHE, "conv_update": Role.NEW_STATE}
 ARGUMENTS = {"tokens": Role.ROWS, "position": Role.POSITION, "k": Role.CACHE, "v": Role.CACHE, "c": Role.STATE}
 """The role of an argument, by its name up to the dot."""
+LAST = 3
+"""The kind of `pool` that takes the last row."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class ProveKv:
     - what is written to a cache, and what an attention without caches reads, has passed through a projection;
     - an attention reads the updated `%k.N` and `%v.N` of one N; a convolution's state is renewed by what it convolves;
     - whatever depends on where rows stand takes `%position`, and has a row for every token;
+    - where there are caches nothing depends on how a text is cut into calls: no row looks at later ones, and where one
+      stands for all it is the last;
     - every cache is updated once, and returned once in its place.
 
     Raises:
@@ -72,6 +76,11 @@ class _Proof:
     made: dict[Value, Op] = field(default_factory=dict)
     updates: dict[Value, Op] = field(default_factory=dict)  # by cache
     renewed: dict[Value, Value] = field(default_factory=dict)  # the cache of an updated one
+
+    @property
+    def _wired(self) -> bool:
+        """Whether it goes on from a position, with caches."""
+        return len(self.graph.arguments) > 1
 
     def prove(self) -> None:
         if not self.graph.arguments or self.graph.arguments[0].name != "tokens":
@@ -101,6 +110,8 @@ class _Proof:
                 raise self._error(f"reads {self._named(value)}, {found}, wanted {role.value}", op)
         if not op.values:
             raise self._error("is a constant, wanted what comes from %tokens", op)
+        if self._wired:
+            self._same_however_cut(op)
         self.made[op.result] = op
         self.roles[op.result] = GIVES.get(op.name, Role.ROWS)
         if op.name in PRODUCTS or any(value in self.projected for value in op.values):
@@ -113,11 +124,18 @@ class _Proof:
             self._update(op)
 
     def _takes(self, op: Op) -> tuple[Role, ...]:
-        wired = len(self.graph.arguments) > 1
-        roles = (TAKES if wired else WITHOUT_CACHES).get(op.name, (Role.ROWS,) * len(op.values))
+        roles = (TAKES if self._wired else WITHOUT_CACHES).get(op.name, (Role.ROWS,) * len(op.values))
         if len(op.values) != len(roles):
             raise self._error(f"takes {', '.join(role.value for role in roles)}; found {len(op.values)} values", op)
         return roles
+
+    def _same_however_cut(self, op: Op) -> None:
+        if op.name == "attention" and op.attribute("ahead") != 0:
+            message = f"looks {op.attribute('ahead')} positions ahead, which aren't known yet when a text goes on"
+            raise self._error(f"{message}: in a decoder ahead is 0", op)
+        if op.name == "pool" and op.attribute("kind") != LAST:
+            message = f"of kind {op.attribute('kind')} depends on where a call's rows begin"
+            raise self._error(f"{message}: in a decoder's run to its logits kind is 0 or {LAST} (the last row)", op)
 
     def _rows_of_all_tokens(self, op: Op) -> None:
         """Row t stands at position + t, so no row may have been left out before."""
@@ -125,7 +143,14 @@ class _Proof:
         rows = next(value for value in op.values if self.roles[value] is Role.ROWS)
         if rows.type.shape[0] != tokens:
             wanted = f"{rows.type}, wanted a row for each of {tokens} tokens"
-            raise self._error(f"reads {self._named(rows)}: {wanted}", op)
+            raise self._error(f"reads {self._named(rows)}: {wanted}{self._left_out(rows)}", op)
+
+    def _left_out(self, rows: Value) -> str:
+        """Names the step that makes one row of all, where another one reads what comes of it."""
+        one, maker = rows.type.shape[0], self.made.get(rows)
+        while maker and any(value in self.made and value.type.shape[0] == one for value in maker.values):
+            maker = self.made[next(v for v in maker.values if v in self.made and v.type.shape[0] == one)]
+        return f"; {maker.name} of line {maker.origin.line} left the others out" if maker and maker.origin else ""
 
     def _attention(self, op: Op) -> None:
         keys, values = op.values[1:3]

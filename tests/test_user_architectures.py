@@ -361,6 +361,12 @@ MISTAKES: dict[str, Mistake] = {
         ("tensors 'blk.*.post_ffw_norm.weight' (4) are in the file", "never reads them"),
         None,
     ),
+    "optional tensor": Mistake(
+        "blk.{i}.post_ffw_norm.weight",
+        "blk.{i}.post_fwf_norm.weight?",
+        ("is its optional 'blk.{i}.post_fwf_norm.weight' meant to be 'blk.*.post_ffw_norm.weight'?",),
+        None,
+    ),
     "vector": Mistake(
         "output_norm.weight, eps", "output.weight, eps", ("'output.weight' has shape [310, 64], wanted [64]",)
     ),
@@ -400,6 +406,28 @@ def test_keys_and_values_that_are_not_projected_are_told_by_every_command(
         assert said in done.stderr
     with pytest.raises(InputError, match="which comes from the tokens without a projection"):
         ggufc.load(swan, backend="native", archdefs=folder)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("window = span", "window = span, ahead = 4", "a = attention (layer 0, far) looks 4 positions ahead"),
+        ("  logits = ", "  x = pool x, 1\n  logits = ", "x = pool (epilogue) of kind 1 depends on where"),
+        (
+            "  x = add x, f",
+            "  x = add x, f\n  x = pool x, 3",
+            "wanted a row for each of T tokens; pool of line 38 left the others out",
+        ),
+    ],
+    ids=["ahead", "mean", "left out"],
+)
+def test_logits_that_depend_on_how_a_text_is_cut_are_refused(
+    right: str, wrong: str, said: str, swan: Path, tmp_path: Path
+) -> None:
+    assert SWAN.count(right) == 1
+    done = command("inspect", swan, "--arch", "--archdefs", directory(tmp_path, SWAN.replace(right, wrong)))
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr
 
 
 def test_a_mistake_ends_a_command_with_its_one_line(swan: Path, tmp_path: Path) -> None:

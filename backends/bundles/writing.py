@@ -47,6 +47,9 @@ def written_aside(path: Path) -> Iterator[Path]:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(owned_folder(path.parent, UNFINISHED))
+            probe = folder / path.name  # a name that this file system can't hold is told before the work
+            probe.mkdir()
+            probe.rmdir()
             aside = folder / "bundle"
             aside.mkdir()
         yield aside

@@ -58,6 +58,6 @@ def noise(reads: Sequence[float]) -> str:
     if scatter(reads) <= NOISE:
         return ""
     return (
-        f"memory read {min(reads) / 1e9:.1f} to {max(reads) / 1e9:.1f} GB/s: the machine was busy, so figures and "
-        "their share of the bandwidth are uncertain"
+        f"memory read {min(reads) / 1e9:.1f} to {max(reads) / 1e9:.1f} GB/s: the machine was busy, or its memory "
+        "changed its speed, so figures and their share of the bandwidth are uncertain"
     )

@@ -96,9 +96,11 @@ def tensor(line: Line) -> TensorRef:
     """The name of a tensor, with others that may stand for it."""
     column = line.peek.column
     names = [_tensor_name(line)]
-    optional = line.take("?")
     while line.take("|"):
         names.append(_tensor_name(line))
+    mark, optional = line.peek.column, line.take("?")
+    if optional and line.peek.text == "|":
+        raise line.error("'?' stands behind the last of several tensors, and is for all of them", mark)
     return TensorRef(tuple(names), optional, column)
 
 
@@ -195,6 +197,8 @@ def _attribute(
         if not free:
             raise line.error(f"{signature.name} takes no further argument, found {first.text!r}")
         name = free[0]
+        if list(given) != names[: len(given)]:  # a name has left the order, so a place says nothing any more
+            raise line.error(f"behind attributes by name the others have theirs too: {' or '.join(free)} = ...")
     if name in given:
         raise line.error(f"{name!r} is given twice", first.column)
     attribute = signature.attributes[names.index(name)]

@@ -54,6 +54,10 @@ class Line:
                     f"{braces[1]!r} is unknown: the layer is {{i}}, a part between dots, as in blk.{{i}}.attn_q.weight"
                 )
                 raise self.error(message, braces.start(1) + 1)
+            if not match and text[at] == '"':
+                raise self.error(
+                    "a quoted word holds letters, digits, '_', '.', '-' and spaces, and ends with '\"'", at + 1
+                )
             if not match:
                 raise self.error(f"character {text[at]!r} has no meaning here", at + 1)
             if len(match.group()) > MAX_NAME:

@@ -136,8 +136,16 @@ class _Parser:
                     raise line.error(f"no layer kind {kind.text!r}{hint}", kind.column)
                 if kind.text in kinds:
                     raise line.error(f"{kind.text!r} is named twice", kind.column)
+                if beside := next((k for k in kinds if self._of_one_section(k, kind.text)), ""):
+                    message = (
+                        f"no layer is both {beside!r} and {kind.text!r}, which one section 'layers' chooses between"
+                    )
+                    raise line.error(message, kind.column)
                 kinds.append(kind.text)
             self.blocks.append((tuple(kinds), []))
+
+    def _of_one_section(self, *kinds: str) -> bool:
+        return any(set(kinds) <= {kind.name for kind in choice} for choice in self.layer_kinds)
 
     # ------------------------------------------------------------------------------------------ entries
 

@@ -151,6 +151,14 @@ class ArchDef:
         """The steps of a layer of these kinds: those of all blocks that mean it, in the order of the file."""
         return tuple(step for block in self.blocks if set(block.kinds) <= set(kinds) for step in block.steps)
 
+    def tensors(self) -> Iterator[TensorRef]:
+        """Whatever its kinds of layers give, and its steps read."""
+        kinds = (kind for choice in self.layer_kinds for kind in choice)
+        yield from (value for kind in kinds for _, value in kind.values if isinstance(value, TensorRef))
+        sections = (self.prologue, *(block.steps for block in self.blocks), self.epilogue, self.embedding)
+        steps = (step for section in sections for step in section)
+        yield from (tensor for step in steps for tensor in step.tensors if isinstance(tensor, TensorRef))
+
 
 SELECTORS: dict[str, Literal["number", "tensor"]] = {
     "every": "number",  # the last of each N layers: (i + 1) % N == 0

@@ -91,6 +91,7 @@ def test_a_tensor_of_another_shape_is_refused_by_its_name(architecture: str, tmp
             ["blk.0.x.weight", "blk.1.x.weight", "blk.1.y.weight"],
             r"tensors 'blk\.\*\.x\.weight' \(2\), 'blk\.1\.y\.weight' are in the file, .* never reads them: .* belong ",
         ),
+        (["blk.0.attn_q.bais"], r"or is its optional 'blk.\{i\}.attn_q.bias' meant to be 'blk...attn_q.bais'"),
         ([f"t{n}.weight" for n in range(11)], "tensors 't0.weight', .* 't7.weight' and 3 more kinds are in the file"),
     ],
 )

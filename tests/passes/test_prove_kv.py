@@ -110,6 +110,16 @@ BROKEN = {
         "%9: f32[1, 4] = last_row(%0)\n  %3: f32[1, 1, 4] = linear(%9,",
         "%7 = kv_update reads %3: f32[1, 1, 4], wanted a row for each of T tokens",
     ),
+    "a look at later rows": (
+        attention(0),
+        attention(0).replace("ahead = 0", "ahead = 4"),
+        "%8 = attention looks 4 positions ahead, which aren't known yet when a text goes on: in a decoder ahead is 0",
+    ),
+    "a mean of a call's rows": (
+        "  return %8,",
+        "  %9: f32[1, 1, 4] = pool(%8) {kind = 1}\n  return %9,",
+        "%9 = pool of kind 1 depends on where a call's rows begin: in a decoder's run to its logits kind is 0 or 3",
+    ),
     "a cache that is returned as it came": (
         "return %8, %6, %7",
         "return %8, %k.0, %7",
