@@ -236,7 +236,9 @@ class _Stop:
 def _typed() -> Iterator[str]:
     """What a user types at a terminal, turn by turn; Ctrl-C forgets the line."""
     with suppress(ImportError):
-        import readline  # noqa: F401, input() edits lines with it and remembers them
+        import readline  # input() edits lines with it and remembers them
+
+        readline.parse_and_bind("set convert-meta off")  # in the locale C letters beyond ASCII would be commands of it
     while True:
         try:
             yield _turn(_line(">>> "))

@@ -38,9 +38,9 @@ def printable(text: str) -> str:
 
 
 def stream_text(text: str) -> None:
-    """Prints at once; what the terminal's encoding hasn't becomes a question mark."""
+    """Prints at once; what the encoding of the output hasn't becomes its number, as `\\u65e5`."""
     encoding = sys.stdout.encoding or "utf-8"
-    click.echo(text.encode(encoding, "replace").decode(encoding), nl=False)
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False)
 
 
 def print_json(value: Any) -> None:

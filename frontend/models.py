@@ -16,7 +16,7 @@ from .errors import InputError
 from .near import near
 from .paths import path_text
 from .splits import is_first_part
-from .stores.folders import reason
+from .stores.folders import reason, unreadable
 from .stores.hugging_face import (
     HUGGING_FACE,
     Repository,
@@ -94,8 +94,8 @@ def stored_model(name: Path | str | bytes) -> StoredModel | None:
 
 
 def unreadable_folders() -> list[str]:
-    """The folders of the stores that are there and can't be listed, with the reason."""
-    return [*ollama_unreadable(), *hugging_face_unreadable()]
+    """This folder and those of the stores, where they are there and can't be listed, with the reason."""
+    return [*unreadable(Path.cwd(), 0), *ollama_unreadable(), *hugging_face_unreadable()]
 
 
 def local_models(folder: Path) -> list[Path]:

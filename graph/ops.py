@@ -133,7 +133,7 @@ def _f32(value: Value) -> TensorType:
 def _embed(values: _Values, weights: _Weights, attributes: _Attributes) -> TensorType:
     tokens, table = values[0].type, weights[0].type
     _need(tokens.dtype == "i32" and len(tokens.shape) == 1, f"token ids are {tokens}, wanted i32[T]")
-    _need(len(table.shape) == 2, f"the table has shape {list(table.shape)}, wanted two dimensions", weights[0])
+    _need(len(table.shape) == 2, f"has shape {list(table.shape)}, wanted a table of two dimensions", weights[0])
     return TensorType("f32", (tokens.shape[0], table.shape[1]))
 
 

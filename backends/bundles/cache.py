@@ -40,7 +40,7 @@ def cached_bundle(
     opened = open_model(model, definitions)
     kv = chosen_kv(opened.graph, kv)
     folder = cache_directory() / cache_key(opened, host_target(), kv)
-    if folder.exists():
+    if os.path.lexists(folder):  # False, too, where one above may not be entered, which the check of the place tells
         try:
             bundle = read_bundle(folder)
             for name in bundle.manifest["files"]:

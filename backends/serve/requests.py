@@ -45,14 +45,26 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
-    "logit_bias": ({},),
+    "grammar": ("",),
+    "guided_choice": ([],),
+    "guided_grammar": ("",),
+    "guided_json": (),
+    "guided_regex": ("",),
+    "ignore_eos": (False,),
+    "json_schema": ({},),
+    "logit_bias": ({}, []),
+    "min_tokens": (0,),
+    "mirostat": (0,),
     "modalities": (["text"],),
     "presence_penalty": (0,),
     "response_format": ({"type": "text"},),
+    "structured_outputs": ({},),
     "suffix": ("",),
     "tool_choice": ("auto", "none"),
+    "typical_p": (1,),
+    "web_search_options": (),
 }
-"""Fields that are not served, with the values that ask for nothing."""
+"""Fields that are not served, of OpenAI's interface and of other servers', with the values that ask for nothing."""
 
 
 class RequestError(Exception):

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "json.h"
+#include "machine.h"
 
 enum { MAX_MANIFEST = 64 << 20, MAX_NAME = 512 };
 
@@ -107,9 +108,35 @@ static bool read_stop_tokens(json_t given, manifest_t* m) {
   return true;
 }
 
+// How many features a target's code uses; -1 where this machine can't run it.
+static int rank(json_t target) {
+  char text[MAX_NAME];
+  int used = 0;
+  if (!json_string(json_get(target, "triple"), text, sizeof(text)) || !machine_is(text)) return -1;
+  json_t features = json_get(target, "features");
+  for (json_t item = json_first(features); item; item = json_next(item)) {
+    if (!json_string(item, text, sizeof(text)) || !machine_has(text)) return -1;
+    used += *text == '+';
+  }
+  return used;
+}
+
+static json_t best(json_t targets) {
+  json_t chosen = NULL;
+  int most = -1;
+  for (json_t key = json_first(targets); key; key = json_next(key)) {
+    int used = rank(json_value(key));
+    if (used > most) {
+      most = used;
+      chosen = json_value(key);
+    }
+  }
+  return chosen;
+}
+
 static bool read_module(json_t targets, const char* target, const char* bundle, manifest_t* m) {
   char name[MAX_NAME];
-  json_t chosen = target ? json_get(targets, target) : json_value(json_first(targets));
+  json_t chosen = target ? json_get(targets, target) : best(targets);
   return json_string(json_get(chosen, "file"), name, sizeof(name)) && join(m->module, bundle, name);
 }
 
@@ -131,7 +158,8 @@ static bool read_all(json_t root, const char* bundle, const char* target, manife
     return refuse(bundle, "damaged stop_tokens");
   }
   if (!read_module(json_get(root, "targets"), target, bundle, m)) {
-    return refuse(bundle, "no module for the target %s", target ? target : "that is first");
+    return target ? refuse(bundle, "no module for the target %s", target)
+                  : refuse(bundle, "no module that this machine can run; --target names one all the same");
   }
   return true;
 }

@@ -43,7 +43,8 @@ typedef struct {
   char module[MAX_PATH];
 } manifest_t;
 
-// Reads the manifest of `bundle` and chooses the module of `target` (NULL: the first).
+// Reads the manifest of `bundle` and chooses the module of `target`; NULL: of those that this machine can run, the one
+// that uses the most of its features.
 // On failure it says why on standard error, and the manifest is not to be used.
 bool manifest_read(const char* bundle, const char* target, manifest_t* manifest);
 

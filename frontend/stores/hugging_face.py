@@ -8,7 +8,7 @@ from pathlib import Path
 from ..given import read_file
 from ..splits import split_name, split_number, split_paths
 from .folders import expanded, home, is_dir, listed, unreadable, walk
-from .stored import StoredModel, blob_fault
+from .stored import StoredModel, blob_fault, unread
 
 HUGGING_FACE = "Hugging Face"
 _MOST_REVISION = 1 << 10
@@ -84,7 +84,9 @@ def _snapshot(folder: Path) -> Path | str:
     main = folder / "refs" / "main"
     try:
         revision = read_file(main, _MOST_REVISION).decode("ascii").strip()
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if os.path.lexists(main) or not isinstance(error, FileNotFoundError):
+            return unread(main, error, "download the model again")
         if snapshots:
             return max(snapshots, key=lambda p: (p.stat().st_mtime, p.name))
         missing = f"{folder}: has no snapshot; download the model again"

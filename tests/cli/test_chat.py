@@ -75,7 +75,7 @@ def chat(bundle: Path, stdin: str, *words: str) -> Result:
 class Terminal:
     """A command with a pseudo-terminal for all its streams."""
 
-    def __init__(self, *words: str | Path) -> None:
+    def __init__(self, *words: str | Path, **environment: str) -> None:
         self.master, slave = pty.openpty()
         self.resize(24, 80)
         self.process = subprocess.Popen(
@@ -84,7 +84,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            env={**os.environ, "TERM": "dumb"},
+            env={**os.environ, "TERM": "dumb", **environment},
         )
         os.close(slave)
         self.seen = ""
@@ -158,6 +158,22 @@ def test_a_conversation_in_a_terminal(terminal: Terminal, tmp_path: Path) -> Non
     terminal.wait(">>> ")
     terminal.type("\x04")
     assert terminal.process.wait(20) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8"])
+def test_a_turn_of_any_script_is_typed_in_any_locale(locale: str, bundle: Path, tmp_path: Path) -> None:
+    terminal = Terminal("chat", bundle, "--threads", "1", "-n", "1", LC_ALL=locale)
+    typed = ["日本?", "Größe", "ß 日本"]
+    for words in typed:
+        terminal.wait(">>> ")
+        terminal.type(f"{words}\n")
+    terminal.wait(">>> ")
+    terminal.type(f"/save {tmp_path}/talk.json\n")
+    terminal.wait("6 messages")
+    terminal.close()
+    saved = json.loads((tmp_path / "talk.json").read_text("utf-8"))["messages"]
+    assert [m["content"] for m in saved if m["role"] == "user"] == typed
 
 
 @pytest.mark.slow

@@ -268,9 +268,20 @@ def test_the_revision_is_the_one_of_main_not_the_newest(hub: Path) -> None:
     assert find_model("o/r") == new / "m.gguf"
     (hub / "models--o--r" / "refs" / "main").write_text("../../cc")
     assert "names revision '../../cc', which has no snapshot; there is aa, bb" in refusal("o/r")
-    (hub / "models--o--r" / "refs" / "main").unlink()
-    os.mkfifo(hub / "models--o--r" / "refs" / "main")  # which nobody writes to
-    assert find_model("o/r") == new / "m.gguf"
+
+
+def test_a_revision_that_cannot_be_read_is_told_and_no_other_taken(hub: Path) -> None:
+    put_hugging_face(hub, "o/r", "aa", {"m.gguf": b"GGUF"})
+    main = hub / "models--o--r" / "refs" / "main"
+    for make in (
+        lambda: main.write_bytes(b"\xff"),
+        lambda: main.symlink_to("nowhere"),
+        lambda: os.mkfifo(main),  # which nobody writes to
+        lambda: main.mkdir(),
+    ):
+        main.unlink()
+        make()
+        assert refusal("o/r").startswith(f"o/r: {main}: ")
 
 
 def test_downloads_that_did_not_end_are_named(hub: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ggufc
 import pytest
+from ggufc.backends.host.machine import known_features, this_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,40 @@ def test_the_c_program_refuses_what_it_cant_run(program: Path, tiny_f32: TinyCas
     (bundle / "model.gguf").unlink()
     (bundle / "model.gguf").write_bytes(tiny_f32.path.read_bytes()[:-1])
     assert "not the file that was exported" in said(str(bundle), "1", "2")
+
+
+@pytest.mark.slow
+def test_the_c_program_takes_the_target_that_this_machine_can_run(
+    program: Path, tiny_f32: TinyCase, tmp_path: Path
+) -> None:
+    bundle = shutil.copytree(tiny_f32.bundle.path, tmp_path / "bundle", symlinks=True)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    alien = {"file": "alien.vmfb", "triple": "riscv64-none-elf", "cpu": "generic", "features": []}
+    sparse = {**manifest["targets"]["host"], "file": "sparse.vmfb", "features": []}
+    demanding = {**sparse, "file": "demanding.vmfb", "features": [*manifest["targets"]["host"]["features"], "+avx999"]}
+    for others in ({"a": alien}, {"a": sparse}, {"a": demanding}):
+        (bundle / "manifest.json").write_text(json.dumps(manifest | {"targets": others | manifest["targets"]}))
+        assert tokens_of([program], bundle) == tokens_of_ggufc(tiny_f32.bundle.path)
+    (bundle / "manifest.json").write_text(json.dumps(manifest | {"targets": {"a": alien}}))
+    run = subprocess.run([program, bundle, "1", "2"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "no module that this machine can run; --target names one all the same" in run.stderr
+
+
+def test_the_c_program_knows_what_this_processor_has(compiler: str, tmp_path: Path) -> None:
+    library = tmp_path / "machine.so"
+    warnings = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler, "-shared", "-fPIC", *warnings, EXAMPLES / "c" / "machine.c", "-o", library], check=True)
+    machine = ctypes.CDLL(str(library))
+    machine.machine_has.restype = machine.machine_is.restype = ctypes.c_bool
+    here = this_machine()
+    assert machine.machine_is(f"{here.arch}-none-elf".encode()) and not machine.machine_is(b"x86-none-elf")
+    if here.features is None:
+        pytest.skip("this system doesn't say what its processor has")
+    for feature in sorted(known_features(here.arch)):
+        if feature.startswith(("avx", "fma", "gfni", "neon", "dotprod", "i8mm")):
+            assert machine.machine_has(f"+{feature}".encode()) == (feature in here.features), feature
+    assert machine.machine_has(b"-avx2") and machine.machine_has(b"+no-vectors") and not machine.machine_has(b"+avx999")
 
 
 @pytest.fixture(scope="module")
