@@ -47,15 +47,13 @@ class _Path(click.Path):
 
 
 class _Text(click.types.StringParamType):
-    """A text. What the shell gave that is not UTF-8 Python would hand on in disguise."""
+    """A text in UTF-8, whatever the locale is. Python hands on in disguise what isn't of the locale's encoding."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text = super().convert(value, param, ctx)
         try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            self.fail(f"byte {len(os.fsencode(text[: error.start]))} is not UTF-8", param, ctx)
-        return text
+            return os.fsencode(super().convert(value, param, ctx)).decode("utf-8")
+        except UnicodeDecodeError as error:
+            self.fail(f"byte {error.start} is not UTF-8", param, ctx)
 
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}")

@@ -5,7 +5,7 @@ import ctypes
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ def written_aside(path: Path) -> Iterator[Path]:
     _check_replaceable(path)
     with ExitStack() as stack:
         with writing(path):
+            stack.callback(_remove_empty, [parent for parent in path.parents if not parent.exists()])
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(owned_folder(path.parent, UNFINISHED))
             probe = folder / path.name  # a name that this file system can't hold is told before the work
@@ -55,6 +56,12 @@ def written_aside(path: Path) -> Iterator[Path]:
         yield aside
         with writing(path):
             _move_into_being(aside, path)
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _check_replaceable(path: Path) -> None:

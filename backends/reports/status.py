@@ -11,7 +11,7 @@ from ...frontend.definitions import Surveyed, survey
 from ...frontend.errors import GgufcError, InputError
 from ...frontend.gguf.reader import read_gguf
 from ...frontend.models import is_bundle, local_models, unreadable_folders
-from ...frontend.stores.hugging_face import HUGGING_FACE, hugging_face_folder, hugging_face_repositories
+from ...frontend.stores.hugging_face import HUGGING_FACE, hugging_face_folder, hugging_face_models
 from ...frontend.stores.ollama import OLLAMA, ollama_folders, ollama_models
 from ...frontend.stores.stored import StoredModel
 from ..bundles.bundle import read_bundle
@@ -67,7 +67,7 @@ def _models(architectures: Sequence[Surveyed], progress: Progress) -> list[dict[
     faults = {found.name: found.fault for found in architectures}
     stored = [StoredModel(HERE, f"{p.name}/" if p.is_dir() else p.name, p) for p in local_models(Path())]
     stored += ollama_models()
-    stored += [model for repository in hugging_face_repositories() for model in repository.models]
+    stored += hugging_face_models()
     progress(f"reading the headers of {len(stored)} models")
     return [_model(model, faults) for model in stored]
 

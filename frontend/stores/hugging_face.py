@@ -52,6 +52,16 @@ def hugging_face_repositories() -> list[Repository]:
     return found
 
 
+def hugging_face_models() -> list[StoredModel]:
+    """The models of all repositories; one that has GGUFs, but doesn't say of which revision, stands there itself."""
+    found: list[StoredModel] = []
+    for repository in hugging_face_repositories():
+        found += repository.models
+        if not repository.models and any(p.name.endswith(".gguf") for p in walk(repository.folder / "snapshots", None)):
+            found.append(StoredModel(HUGGING_FACE, repository.name, repository.folder, fault=repository.fault))
+    return found
+
+
 def hugging_face_unreadable() -> list[str]:
     """The folders of the cache that are there and can't be listed, with the reason."""
     return list(unreadable(hugging_face_folder(), 3))
@@ -83,7 +93,7 @@ def _snapshot(folder: Path) -> Path | str:
     snapshots = [p for p in listed(folder / "snapshots") if is_dir(p)]
     main = folder / "refs" / "main"
     try:
-        revision = read_file(main, _MOST_REVISION).decode("ascii").strip()
+        revision = read_file(main, _MOST_REVISION).decode("latin-1").strip()
     except (OSError, ValueError) as error:
         if os.path.lexists(main) or not isinstance(error, FileNotFoundError):
             return unread(main, error, "download the model again")

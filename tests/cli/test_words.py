@@ -88,11 +88,13 @@ def test_words_that_are_not_utf8_are_refused(words: tuple[str, ...]) -> None:
     assert f"byte {2 if '--set' in words else 1} is not UTF-8" in done.stderr
 
 
-def test_bytes_of_the_shell_are_counted_as_bytes() -> None:
-    command = [os.fsencode(sys.executable), b"-m", b"ggufc", b"run", b"m.gguf", "ä".encode() + b"\xff"]
-    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONUTF8": "1"})
-    assert done.returncode == 2
-    assert b"byte 2 is not UTF-8" in done.stderr
+@pytest.mark.parametrize("locale", [{"PYTHONUTF8": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}], ids=["UTF-8", "C"])
+def test_bytes_of_the_shell_are_utf8_in_every_locale(locale: dict[str, str]) -> None:
+    for word, said in (("ä".encode() + b"\xff", b"byte 2 is not UTF-8"), ("北京".encode(), b"no such file")):
+        command = [os.fsencode(sys.executable), b"-m", b"ggufc", b"run", b"m.gguf", word]
+        done = subprocess.run(command, capture_output=True, check=False, env=os.environ | locale)
+        assert done.returncode == 2
+        assert said in done.stderr
 
 
 @pytest.mark.parametrize(

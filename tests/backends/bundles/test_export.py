@@ -98,10 +98,10 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(seconds: float, tmp_path: P
 def test_a_name_that_the_disk_cannot_hold_is_told_before_the_work(tmp_path: Path) -> None:
     model = tiny_gemma3(tmp_path / "model.gguf", layers=1)
     stages: list[str] = []
-    for output in (tmp_path / ("x" * 300), tmp_path / ("x" * 300) / "out"):
+    for output in (tmp_path / ("x" * 300), tmp_path / ("x" * 300) / "out", tmp_path / "new" / "deep" / ("x" * 300)):
         with pytest.raises(InputError, match=r"can't be written: File name too long$"):
             export(model, output, progress=stages.append)
-    assert stages == ["reading the header"] * 2
+    assert stages == ["reading the header"] * 3
     assert list(tmp_path.iterdir()) == [model]
 
 

@@ -34,6 +34,9 @@ def found(tmp_path: Path, tiny_gemma3_path: Path, monkeypatch: pytest.MonkeyPatc
     put_ollama(tmp_path / "ollama", "registry.ollama.ai/library/gone/latest", b"GGUF").unlink()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     put_hugging_face(tmp_path / "hub", "o/r", "aa", {"m-F32.gguf": model, "m-Q8_0.gguf": None, "mmproj.gguf": model})
+    put_hugging_face(tmp_path / "hub", "o/torn", "aa", {"m.gguf": model})
+    (tmp_path / "hub" / "models--o--torn" / "refs" / "main").write_bytes(b"\xff")
+    put_hugging_face(tmp_path / "hub", "o/other", "aa", {"model.safetensors": b"{}"})
     definitions = tmp_path / "definitions"
     definitions.mkdir()
     (definitions / "broken.archdef").write_text("arch broken\nblock\n  x = nonsense y\n")
@@ -66,9 +69,9 @@ def test_what_cannot_be_used_is_listed_with_the_error_that_using_it_gives(
     broken = {
         entry["name"]: entry["error"] for key in ("models", "architectures") for entry in found[key] if "error" in entry
     }
-    assert set(broken) == {"cut.gguf", "strange.gguf", "gone:latest", "o/r:Q8_0", "broken"}
+    assert set(broken) == {"cut.gguf", "strange.gguf", "gone:latest", "o/r:Q8_0", "o/torn", "broken"}
     assert "no definition of architecture 'gemmaX'" in broken["strange.gguf"]
-    for name in ("cut.gguf", "gone:latest", "o/r:Q8_0"):
+    for name in ("cut.gguf", "gone:latest", "o/r:Q8_0", "o/torn"):
         done = CliRunner().invoke(main, ["inspect", name])
         assert done.exit_code == 2
         assert broken[name] in done.stderr
