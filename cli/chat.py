@@ -1,6 +1,7 @@
 """`ggufc chat`."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -261,8 +262,7 @@ def _line(prompt: str) -> str:
         UnicodeError: it is not UTF-8.
     """
     line = input(prompt if sys.stdout.isatty() else "")
-    line.encode()  # an editor of lines hands other bytes on in disguise
-    return line
+    return os.fsencode(line).decode()  # what isn't of the locale's encoding Python hands on in disguise
 
 
 def _turn(first: str) -> str:
@@ -292,7 +292,7 @@ def _piped() -> Iterator[str]:
 def _named(name: str, command: str) -> Path:
     if not name:
         raise InputError(f"/{command} needs the name of a file")
-    return Path(name).expanduser()
+    return Path(os.fsdecode(name.encode())).expanduser()  # in a locale without its letters names are in disguise
 
 
 def _harmless(text: str) -> str:

@@ -161,18 +161,22 @@ def test_a_conversation_in_a_terminal(terminal: Terminal, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8"])
-def test_a_turn_of_any_script_is_typed_in_any_locale(locale: str, bundle: Path, tmp_path: Path) -> None:
-    terminal = Terminal("chat", bundle, "--threads", "1", "-n", "1", LC_ALL=locale)
+@pytest.mark.parametrize(("locale", "utf8"), [("C", "1"), ("C", "0"), ("POSIX", "1"), ("C.UTF-8", "0")])
+def test_turns_and_names_of_any_script_are_typed_in_any_locale(
+    locale: str, utf8: str, bundle: Path, tmp_path: Path
+) -> None:
+    terminal = Terminal("chat", bundle, "--threads", "1", "-n", "1", LC_ALL=locale, PYTHONUTF8=utf8)
     typed = ["日本?", "Größe", "ß 日本"]
     for words in typed:
         terminal.wait(">>> ")
         terminal.type(f"{words}\n")
     terminal.wait(">>> ")
-    terminal.type(f"/save {tmp_path}/talk.json\n")
-    terminal.wait("6 messages")
+    terminal.type(f"/save {tmp_path}/会話.json\n")
+    terminal.wait("6 messages in")
+    terminal.type(f"/load {tmp_path}/会話.json\n")
+    terminal.wait("6 messages from")
     terminal.close()
-    saved = json.loads((tmp_path / "talk.json").read_text("utf-8"))["messages"]
+    saved = json.loads((tmp_path / "会話.json").read_text("utf-8"))["messages"]
     assert [m["content"] for m in saved if m["role"] == "user"] == typed
 
 
