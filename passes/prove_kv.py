@@ -148,8 +148,8 @@ class _Proof:
     def _left_out(self, rows: Value) -> str:
         """Names the step that makes one row of all, where another one reads what comes of it."""
         one, maker = rows.type.shape[0], self.made.get(rows)
-        while maker and any(value in self.made and value.type.shape[0] == one for value in maker.values):
-            maker = self.made[next(v for v in maker.values if v in self.made and v.type.shape[0] == one)]
+        while maker and (short := [v for v in maker.values if v in self.made and v.type.shape[0] == one]):
+            maker = self.made[short[0]]
         return f"; {maker.name} of line {maker.origin.line} left the others out" if maker and maker.origin else ""
 
     def _attention(self, op: Op) -> None:
