@@ -161,6 +161,7 @@ def _print_outline(made: dict[str, Any]) -> None:
     print_table(
         [
             *(("ignored", kind) for kind in _kinds(made["ignored"])),
+            *(("key", f"{key}: no parameter asks for it") for key in made["unread_keys"]),
             *([("not read", text) for text in (*_kinds(made["unread_tensors"]), *made["unread"])] or [NOTHING_UNREAD]),
         ]
     )

@@ -16,7 +16,8 @@ def outline(definition: ArchDef, model: Model) -> dict[str, Any]:
         `layer_kinds` with the numbers of the layers that are of each; `steps` with their tensors, the number of
         operations that were made of each and the type of the first one's result (null: the step vanished, or is only
         another name); `ignored`, the tensors of the file that the definition leaves out, and `unread_tensors`, those
-        that it doesn't know; `unread`, the lines of `report`.
+        that it doesn't know; `unread_keys`, the architecture's keys in the file that no parameter asks for; `unread`,
+        the lines of `report`.
     """
     return {
         "source": definition.source,
@@ -36,6 +37,7 @@ def outline(definition: ArchDef, model: Model) -> dict[str, Any]:
         "steps": list(_outlined_steps(definition, model)),
         "ignored": sorted(model.file.tensors.keys() - _tensors_read(model) - set(model.unread)),
         "unread_tensors": list(model.unread),
+        "unread_keys": _unread_keys(definition, model),
         "unread": report(definition, model),
     }
 
@@ -69,6 +71,13 @@ def _outlined_steps(definition: ArchDef, model: Model) -> Iterator[dict[str, Any
             "operations": len(ops),
             "type": str(ops[0].result.type) if ops else None,
         }
+
+
+def _unread_keys(definition: ArchDef, model: Model) -> list[str]:
+    """Those without a tensor show in nothing else when they are forgotten: a scale, a cap on the logits."""
+    own = f"{definition.name}."
+    read = {own + parameter.key for parameter in definition.parameters if parameter.key}
+    return sorted(key for key in model.file.metadata if key.startswith(own) and key not in read)
 
 
 def _operations(model: Model) -> Iterator[Op]:

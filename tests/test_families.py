@@ -23,8 +23,10 @@ from ggufc.graph.model import open_model
 from ggufc.passes import pipeline
 
 from .oracle import POOLINGS, Reference, dequantized_copy, kl_divergence
-from .tiny_models import LINEAR, TOKENS, YARN, Types
+from .tiny_models import ARCHITECTURES, LINEAR, TOKENS, YARN, Sizes, Types
 from .tiny_models.variants import DECODERS, DEEP, ENCODERS, Variant
+from .tiny_models.vocabulary import vocabulary
+from .tiny_models.writer import write_gguf
 
 Floats = npt.NDArray[np.float32]
 Write = Callable[..., Path]
@@ -122,6 +124,17 @@ def test_logits_with_saturated_gates(name: str, write: Write) -> None:
 def test_logits_of_deep_models(name: str, write: Write) -> None:
     path = write(name, saturated=True)
     assert difference(decoded(native(path, exact=False), IDS), judged(path)) < FAR
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma", "granite"])
+def test_heads_of_a_file_that_does_not_say_their_size(architecture: str, tmp_path: Path) -> None:
+    """The width over the heads, rounded down."""
+    sizes = Sizes(layers=2, width=60, heads=7, kv_heads=1, head_dim=8)
+    metadata, weights = ARCHITECTURES[architecture](sizes)
+    silent = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    given = {f"{architecture}.{key}": value for key, value in metadata.items() if key not in silent}
+    path = write_gguf(tmp_path / "model.gguf", architecture, vocabulary() | given, weights, "f32", 0)
+    assert difference(decoded(native(path), IDS), judged(path)) < (TABLE if architecture == "gemma" else EXACT)
 
 
 @pytest.mark.slow

@@ -206,6 +206,15 @@ def test_inspect_shows_what_the_definition_makes_of_the_model(swan: Path, archde
     assert command("inspect", swan, "--arch", "--graph", "decode").exit_code == 2
 
 
+def test_inspect_shows_the_keys_that_a_definition_does_not_ask_for(swan: Path, archdefs: Path) -> None:
+    """A scale that is forgotten has no tensor that would tell."""
+    directory(archdefs, SWAN.replace("  base     rope.freq_base           = 10000\n", "  base     = 10000\n"))
+    done = command("inspect", swan, "--arch", "--archdefs", archdefs)
+    assert done.exit_code == 0 and "key       swan.rope.freq_base: no parameter asks for it" in done.stdout.splitlines()
+    found = json.loads(command("inspect", swan, "--arch", "--archdefs", archdefs, "--json").stdout)
+    assert "swan.rope.freq_base" in found["unread_keys"] and "swan.block_count" not in found["unread_keys"]
+
+
 def test_inspect_shows_everything_that_an_unfinished_definition_leaves_unread(swan: Path, tmp_path: Path) -> None:
     text = SWAN.replace("  f = rms_norm f, blk.{i}.post_ffw_norm.weight, eps\n", "")
     text = text.replace("  a = rms_norm a, blk.{i}.post_attention_norm.weight, eps\n", "").replace(

@@ -39,13 +39,13 @@ def model_proto(
     for text, score, type_ in pieces:
         if type_ == TokenType.UNKNOWN:
             type_, unknown = (TokenType.CONTROL, unknown) if unknown is not None else (type_, text)
-        written.append(_piece(text, score, type_))
+        written.append(piece(text, score, type_))
         known.add(text)
     if unknown is None:
         unknown = "[UNKNOWN]"
         while unknown in known:
             unknown = f"[{unknown}]"
-        written.append(_piece(unknown, 0.0, TokenType.UNKNOWN))
+        written.append(piece(unknown, 0.0, TokenType.UNKNOWN))
     trainer = _number_field(3, kind)  # model_type
     trainer += _number_field(4, len(written))  # vocab_size
     trainer += _number_field(35, kind == BPE)  # byte_fallback
@@ -60,7 +60,7 @@ def model_proto(
     return b"".join(written) + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
 
 
-def _piece(text: str, score: float, kind: int) -> bytes:
+def piece(text: str, score: float, kind: int) -> bytes:
     """One `SentencePiece` of the model: text, score (a 32-bit float) and type."""
     raw = text.encode()
     content = b"".join((b"\n", _varint(len(raw)), raw, b"\x15", _pack_float(score), b"\x18", _varint(kind)))

@@ -9,7 +9,7 @@ from .encoders import CLS, LAST, MEAN, NONE
 
 _SMALL = Sizes(layers=3)
 _SQUARE = Sizes(layers=3, width=128)  # as wide as all heads together, which some families want
-_NARROW = Sizes(width=32, heads=4, kv_heads=1, head_dim=16, ffn=32)
+_NARROW = Sizes(width=35, heads=4, kv_heads=1, head_dim=16, ffn=32)
 _LARGE = {"width": 256, "head_dim": 64, "ffn": 256}  # rows of whole blocks of 256
 
 _HUGE = 1e3

@@ -14,6 +14,7 @@ import sentencepiece
 import tokenizers
 from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.frontend.tokenizer import Tokenizer
+from ggufc.frontend.tokenizer.roles import TokenType
 
 from ...oracle import Vocabulary
 from .texts import PHRASES, agree, metadata_of, texts
@@ -148,6 +149,31 @@ def test_saved_for_us_and_for_stock_libraries(tmp_path: Path, shared_dir: Path, 
     file.unlink()
     with pytest.raises(InputError, match=f"{file.name}.*; export the model again"):
         Tokenizer.load(folder)
+
+
+def test_stock_sentencepiece_finds_runs_of_spaces(tmp_path: Path, shared_dir: Path) -> None:
+    """User-defined tokens, as Gemma's: SentencePiece's file has them with ▁, a GGUF with spaces."""
+    known = metadata_of(published(shared_dir, "llama-spm"))
+    tokens, scores, types = (known[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type"))
+    kept = [i for i, text in enumerate(tokens) if text == "▁" or text.strip("▁")]  # without runs of its own
+    runs = [" " * n for n in range(2, 9)]
+    metadata = {
+        "tokens": [*(tokens[i] for i in kept), *runs],
+        "scores": [*scores[kept].tolist(), *[-1000.0] * len(runs)],
+        "token_type": [*types[kept].tolist(), *[int(TokenType.USER_DEFINED)] * len(runs)],
+        "add_space_prefix": False,
+    }
+    path = write_vocabulary(tmp_path / "model.gguf", "llama", metadata)
+    tokenizer = agree(path)
+    tokenizer.save(tmp_path)
+    stock = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    for text in ("a  b", "   x", "def f(x):\n    if x:\n        return 1\n", "  leading and trailing  ", " " * 33):
+        ids = tokenizer.encode(text, add_special=False)
+        assert max(ids) >= len(kept)  # one of the runs
+        assert stock.encode(text) == ids == Tokenizer.load(tmp_path).encode(text, add_special=False)
+    with Vocabulary(path) as reference:
+        for text in ("▁▁", "a▁▁b", "  ▁▁  ▁", "▁ ▁  x"):  # spaces to SentencePiece, but not to llama.cpp
+            assert Tokenizer.load(tmp_path).encode(text) == reference.tokenize(text), text
 
 
 @pytest.mark.parametrize("model", [None, "none", "no_vocab"])
