@@ -8,8 +8,11 @@ from typing import NoReturn
 from ..errors import InputError, shown_path
 
 # Limits far above any real model, so that even a large file full of nonsense is refused soon.
-_MAX_ITEMS = 1 << 22
 _MAX_NAME_BYTES, _MAX_STRING_BYTES = 1 << 16, 1 << 26
+_MAX_MEMORY = 1 << 27
+"""For all that a header says, in bytes: twice what a vocabulary of 262,144 tokens and half a million merges takes."""
+_ITEM_MEMORY, ARRAY_MEMORY = 64, 1024
+"""Reckoned for a text, a key or a tensor beside its characters, and for an array in another beside its elements."""
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
@@ -21,7 +24,7 @@ class Cursor:
         self.mapping = mapping
         self.size = len(mapping)
         self.position = position
-        self.items = 0
+        self.memory = 0
 
     def fail(self, message: str) -> NoReturn:
         """Refuses the file."""
@@ -38,17 +41,22 @@ class Cursor:
         self.position = begin + count
         return begin
 
-    def expect(self, count: int, least_bytes: int, what: str, extra: int = 0) -> None:
-        """Refuse a count of items, each of at least `least_bytes`, that the rest of the file can't hold."""
+    def expect(self, count: int, least_bytes: int, what: str, *, extra: int = 0, memory: int = _ITEM_MEMORY) -> None:
+        """Refuse a count of items, each of at least `least_bytes` in the file and of `memory` once they are read, that
+        the rest of the file can't hold or that no model needs."""
         left = self.size - self.position - extra
         if count * least_bytes > left:
             self.fail(
                 f"the header is cut off or damaged: {what} is {count}, "
                 f"but the rest of the file ({max(left, 0)} bytes) can't hold that many"
             )
-        self.items += count
-        if self.items > _MAX_ITEMS:
-            self.fail(f"{what} is {count}, which makes more than {_MAX_ITEMS} items in the header")
+        self.claim(count * memory, f"{what} is {count}, which")
+
+    def claim(self, size: int, what: str) -> None:
+        """Refuse what would make the header too large for memory."""
+        self.memory += size
+        if self.memory > _MAX_MEMORY:
+            self.fail(f"{what} makes the header larger than {_MAX_MEMORY} bytes in memory, which no model needs")
 
     def u32(self, what: str) -> int:
         """The next number; `what` it is, for messages, here and below."""
@@ -63,6 +71,7 @@ class Cursor:
         if length > most:
             self.fail(f"{what} has a length of {length} bytes, the most is {most}")
         begin = self.take(length, what)
+        self.claim(length, what)
         return self.mapping[begin : begin + length].decode("utf-8", "surrogateescape")
 
     def name(self, what: str) -> str:
@@ -74,7 +83,9 @@ class Cursor:
 
     def strings(self, count: int, what: str) -> tuple[str, ...]:
         """As `string`, many times; written out because a vocabulary has hundreds of thousands."""
-        mapping, size, length_at, position = self.mapping, self.size, _U64.unpack_from, self.position
+        mapping, size, length_at, start = self.mapping, self.size, _U64.unpack_from, self.position
+        limit = min(size, start + 8 * count + _MAX_MEMORY - self.memory)
+        position = start
         found: list[str] = []
         for number in range(count):
             begin = position + 8
@@ -83,9 +94,11 @@ class Cursor:
                 self.take(8, f"the length of string {number} in {what}")
             (length,) = length_at(mapping, position)
             position = begin + length
-            if position > size:
+            if position > limit:
                 self.position = begin
                 self.take(length, f"string {number} in {what}")
+                break  # more than memory should hold: `claim` says so
             found.append(mapping[begin:position].decode("utf-8", "surrogateescape"))
         self.position = position
+        self.claim(position - start - 8 * count, what)
         return tuple(found)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedError, quoted, shown_path
 from ..ggml_types import storable_by_id
-from .cursor import Cursor
+from .cursor import ARRAY_MEMORY, Cursor
 from .file import GgufFile, MetadataValue, Part, TensorInfo, described
 from .mapping import looks_like
 
@@ -21,7 +21,6 @@ _VERSIONS = (2, 3)
 _MAX_DIMS = 4
 # Limits far above any real model, so that even a large file full of nonsense is refused soon.
 _MAX_TABLE = 1 << 16  # keys, and tensors
-_MAX_ARRAY_BYTES = 1 << 26
 _MAX_ARRAY_DEPTH = 4
 
 _SCALARS = {
@@ -111,13 +110,13 @@ def _read_value(cursor: Cursor, value_type: int, what: str, depth: int) -> Metad
     count = cursor.u64(f"the length of {what}")
     if element_type in _SCALARS:
         dtype = _SCALARS[element_type]
-        if count * dtype.itemsize > _MAX_ARRAY_BYTES:
-            cursor.fail(f"{what} has {count} elements, which are more than {_MAX_ARRAY_BYTES} bytes")
-        return np.frombuffer(cursor.mapping, dtype, count, cursor.take(count * dtype.itemsize, what))
+        begin = cursor.take(count * dtype.itemsize, what)
+        cursor.claim(count * dtype.itemsize, f"the length of {what} is {count}, which")
+        return np.frombuffer(cursor.mapping, dtype, count, begin)
     if element_type == _STRING:
         cursor.expect(count, _LEAST_STRING, f"the length of {what}")
         return cursor.strings(count, what)
-    cursor.expect(count, _LEAST_ARRAY, f"the length of {what}")
+    cursor.expect(count, _LEAST_ARRAY, f"the length of {what}", memory=ARRAY_MEMORY)
     return tuple(_read_value(cursor, element_type, what, depth + 1) for _ in range(count))
 
 
