@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,17 +14,15 @@ import click
 
 from ..frontend.errors import GgufcError, InputError
 from ..frontend.given import parse_json, read_file
-from ..frontend.models import stored_model
 from ..frontend.near import nearest
 from .interrupts import interrupts
 from .options import TEXT, Whole, kv_option, model_argument, sampling_options, stop_option, template_options
 from .output import print_table, printable, stream_text, write_file
 from .prompts import MOST_BYTES
-from .sessions import Opener, session_options, tell_notes
+from .sessions import Opener, chat_templates, session_options, tell_notes
 
 if TYPE_CHECKING:
     from ..backends.sessions.chat import Chat
-    from ..backends.sessions.session import Session
     from ..frontend.chat.templates import ChatTemplates
 
 MOST_SAVED = 64 << 20
@@ -82,7 +79,7 @@ def chat(
     options = {"max_tokens": tokens, "stop": checked_stops(stop), **sampling}
     session = opener.open(model)
     tell_notes(session.tokenizer)
-    talk = Chat(session, templates or _templates(session, model), template=template, variables=variables)
+    talk = Chat(session, templates or chat_templates(session, model), template=template, variables=variables)
     if system:
         talk.set_system(system)
     terminal = sys.stdin.isatty()
@@ -97,15 +94,6 @@ def chat(
             if not terminal:
                 raise
             click.echo(f"ggufc: {printable(str(error))}", err=True)
-
-
-def _templates(session: "Session", model: Path) -> "ChatTemplates":
-    """The model's templates; Ollama's own, which is no jinja2, is named where there is no other."""
-    templates = session.chat_templates
-    stored = None if templates.sources else stored_model(model)
-    if not stored or not stored.template:
-        return templates
-    return replace(templates, missing=f"{templates.missing}, and Ollama's ({stored.template}) is in Go's language")
 
 
 _WITH_WORDS = ("system", "save", "load")

@@ -10,7 +10,7 @@ from ..frontend.errors import UnsupportedError
 from ..frontend.models import find_model
 from .options import TEXT, Real, Whole, kv_option, model_argument, template_options
 from .output import print_json, printable, tell
-from .sessions import Opener, session_options, tell_notes
+from .sessions import Opener, chat_templates, session_options, tell_notes
 
 if TYPE_CHECKING:
     from ..frontend.chat.templates import ChatTemplates
@@ -75,7 +75,7 @@ def serve(
     with listening(host, port) as listener:
         session = opener.open(model)
         tell_notes(session.tokenizer)
-        templates = templates or session.chat_templates
+        templates = templates or chat_templates(session, model)
         reader = Reader(name or find_model(model).absolute().name, session, templates, template, variables)
         if not reader.generates and not reader.embeds:
             raise UnsupportedError(

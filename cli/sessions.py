@@ -1,17 +1,19 @@
 """How commands open a model that they run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..frontend.models import stored_model
 from .options import backend_option, common_options, options, threads_option, weights_option
 from .output import tell
 from .progress import Progress
 
 if TYPE_CHECKING:
     from ..backends.sessions.session import Session
+    from ..frontend.chat.templates import ChatTemplates
     from ..frontend.tokenizer import Tokenizer
 
 
@@ -65,3 +67,12 @@ def tell_notes(tokenizer: "Tokenizer") -> None:
     """Tells what a tokenizer wants a user to know."""
     for note in tokenizer.notes:
         tell(note)
+
+
+def chat_templates(session: "Session", model: Path) -> "ChatTemplates":
+    """The model's templates; Ollama's own, which is no jinja2, is named where there is no other."""
+    templates = session.chat_templates
+    stored = None if templates.sources else stored_model(model)
+    if not stored or not stored.template:
+        return templates
+    return replace(templates, missing=f"{templates.missing}, and Ollama's ({stored.template}) is in Go's language")

@@ -20,7 +20,7 @@ from ..iree.parameters import Place
 from .fingerprint import fingerprint
 from .manifest import ENCODINGS, fault
 
-FORMAT = 3
+FORMAT = 4
 MODULE, PORTABLE = "model.mlir", "model.mlirbc"
 """The portable module as text, and as StableHLO's versioned artifact."""
 EMITTED = ("mlir", "mlirbc", "vmfb")

@@ -111,11 +111,11 @@ def compile_library(
     """Compiles the portable module to be linked into a program; arguments and errors are `compile_module`'s."""
     with _workplace() as folder:
         compiled, code = folder / "library.o", folder / "linked.o"
-        with ir.Context(), ir.Location.unknown():
-            legal = legalise(text, places, target, str(compiled), activations)
+        with ir.Context(), ir.Location.unknown():  # the name alone: it comes to stand in the module
+            legal = legalise(text, places, target, compiled.name, activations)
             mlir = legal.module.operation.get_asm(enable_debug_info=False)
         objects = _write_objects(legal.kernels, target, folder)
-        vmfb = _compile(mlir, target, flags, folder)
+        vmfb = _compile(mlir, target, flags, folder, cwd=folder)
         link = [_tool("iree-lld"), "-flavor", "gnu", "-r", str(compiled), *map(str, objects), "-o", str(code)]
         run = subprocess.run(link, capture_output=True, check=False)
         if run.returncode:
@@ -132,15 +132,14 @@ def _write_objects(kernels: Sequence[Kernel], target: Target, folder: Path) -> l
     return paths
 
 
-def _compile(mlir: str, target: Target, flags: Sequence[str], folder: Path) -> bytes:
+def _compile(mlir: str, target: Target, flags: Sequence[str], folder: Path, cwd: Path | None = None) -> bytes:
     """What the compiler makes of a legal module whose objects are in a folder."""
     check_flags(flags)
     vmfb = folder / "module.vmfb"
     search = f"--iree-hal-executable-object-search-path={folder}"
     command = [_tool("iree-compile"), "-", *FLAGS, search, *flags, "-o", str(vmfb)]
-    run = subprocess.run(
-        command, input=mlir.encode(), capture_output=True, env={**os.environ, "TMPDIR": str(folder)}, check=False
-    )
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    run = subprocess.run(command, input=mlir.encode(), capture_output=True, env=environment, cwd=cwd, check=False)
     if run.returncode:
         raise _refusal(run.stderr.decode(errors="replace"), target, flags)
     if not vmfb.exists():

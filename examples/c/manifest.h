@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MANIFEST_FORMAT = 3, MAX_RANK = 4, MAX_PATH = 4096 };
+enum { MANIFEST_FORMAT = 4, MAX_RANK = 4, MAX_PATH = 4096 };
 
 // A cache of prefill and decode: rows of one shape, of which one is written for each position.
 typedef struct {

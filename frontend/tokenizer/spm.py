@@ -14,9 +14,9 @@ from .sentencepiece_model import BPE, SPACE, Normalizer, model_proto, piece
 from .vocabulary import Vocabulary
 
 MODEL_FILE = "tokenizer.model"
-Spaced: TypeAlias = tuple[str, float]
-"""A user-defined token with a space in it: its text and its score."""
-_KEPT = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+Defined: TypeAlias = tuple[str, float]
+"""A user-defined token: its text and its score."""
+_KEPT = (TokenType.CONTROL, TokenType.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Family:
     of a control token that was not to be parsed never becomes that token, whatever its pieces. `missing` gives tokens
     for bytes that the vocabulary hasn't: the library wants all 256.
 
-    The library finds a user-defined token with a space only where that is written ▁, but takes ▁ in a text for a space
-    too, as llama.cpp doesn't. So it is written ▁ in the saved file, for others, and with its space in memory, where no
-    text has it: user-defined tokens are cut out before.
+    User-defined tokens are cut out of a text before. What is left may still be merged to one, as llama.cpp merges any
+    token, so they are ordinary pieces here. In the saved file they are user-defined, for others, and their spaces are
+    ▁, as SentencePiece looks for them in a text that has no spaces any more.
     """
 
     processor: sentencepiece.SentencePieceProcessor
@@ -78,47 +78,51 @@ class Family:
 
     def save(self, folder: Path, vocabulary: Saved) -> dict[str, Any]:
         known = set(self.processor.id_to_piece(list(range(self.processor.vocab_size()))))
-        spaced = [
+        defined = [
             (text, self.processor.get_score(token))
             for token, text in vocabulary.user_defined.items()
-            if " " in text and SPACE not in text and text.replace(" ", SPACE) not in known
+            if not self.processor.is_byte(token)
+            and (" " not in text or (SPACE not in text and text.replace(" ", SPACE) not in known))
         ]
         model = self.processor.serialized_model_proto()
-        (folder / MODEL_FILE).write_bytes(_respelt(model, spaced, " ", SPACE))
-        return {"missing": list(self.missing.items()), "spaced": spaced}
+        (folder / MODEL_FILE).write_bytes(_respelt(model, defined, for_others=True))
+        return {"missing": list(self.missing.items()), "user_defined": defined}
 
     @classmethod
     def load(cls, folder: Path, options: Mapping[str, Any]) -> Self:
-        spaced = [(str(text), float(score)) for text, score in options["spaced"]]
-        return cls(load_model(folder, spaced), dict(options["missing"]))
+        defined = [(str(text), float(score)) for text, score in options["user_defined"]]
+        return cls(load_model(folder, defined), dict(options["missing"]))
 
 
-def load_model(folder: Path, spaced: Iterable[Spaced] = ()) -> sentencepiece.SentencePieceProcessor:
-    """The model file of a folder, with its spaces in these user-defined tokens.
+def load_model(folder: Path, defined: Iterable[Defined] = ()) -> sentencepiece.SentencePieceProcessor:
+    """The model file of a folder, with these user-defined tokens as they are used here.
 
     Raises:
         OSError, ValueError: the file is missing or damaged.
     """
     path = folder / MODEL_FILE
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=_respelt(path.read_bytes(), spaced, SPACE, " "))
+        model = _respelt(path.read_bytes(), defined, for_others=False)
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _respelt(model: bytes, spaced: Iterable[Spaced], old: str, new: str) -> bytes:
-    """A model in which the spaces of user-defined tokens, given in its order, are written `new` where they were `old`.
+def _respelt(model: bytes, defined: Iterable[Defined], *, for_others: bool) -> bytes:
+    """A model with user-defined tokens, given in its order, written for others where they were for use here, or back.
 
     Raises:
         ValueError: one of the tokens isn't there.
     """
     parts: list[bytes] = []
     start = 0
-    for text, score in spaced:
-        before, after = (piece(text.replace(" ", space), score, TokenType.USER_DEFINED) for space in (old, new))
-        found = model.index(before, start)
-        parts += [model[start:found], after]
-        start = found + len(before)
+    for text, score in defined:
+        here = piece(text, score, TokenType.NORMAL)
+        there = piece(text.replace(" ", SPACE), score, TokenType.USER_DEFINED)
+        old, new = (here, there) if for_others else (there, here)
+        found = model.index(old, start)
+        parts += [model[start:found], new]
+        start = found + len(old)
     return b"".join([*parts, model[start:]])
 
 

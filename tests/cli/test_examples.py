@@ -123,13 +123,16 @@ def test_the_python_of_the_readme_runs_as_it_stands(
     assert "France" in capsys.readouterr().out
 
 
-def test_a_template_of_ollama_alone_is_named_and_not_guessed_at(here: Path) -> None:
+def test_a_template_of_ollama_alone_is_named_and_not_guessed_at(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "plain").mkdir()
     plain = tiny_model(here / "plain" / "m.gguf", "gemma3", Sizes(layers=1)).read_bytes()
     put_ollama(here / "ollama", "registry.ollama.ai/library/plain/latest", plain, template=b"{{ .Prompt }}")
+    named = r"the model has no chat template .*, and Ollama's \(.*sha256-[0-9a-f]+\) is in Go's language"
     done = CliRunner().invoke(main, ["chat", "plain", "--backend", "native"], input="hi\n")
-    assert done.exit_code == 2
-    assert re.search(r"Ollama's \(.*sha256-[0-9a-f]+\) is in Go's language", done.stderr)
+    assert done.exit_code == 2 and re.search(named, done.stderr)
+    monkeypatch.setattr("ggufc.backends.serve.server.Server.run", lambda self: None)
+    done = CliRunner().invoke(main, ["serve", "plain", "--backend", "native", "--port", "0"])
+    assert done.exit_code == 0 and re.search(named, done.stderr)
 
 
 def completed(line: str, number: int) -> list[str]:

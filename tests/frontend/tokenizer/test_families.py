@@ -151,29 +151,50 @@ def test_saved_for_us_and_for_stock_libraries(tmp_path: Path, shared_dir: Path, 
         Tokenizer.load(folder)
 
 
-def test_stock_sentencepiece_finds_runs_of_spaces(tmp_path: Path, shared_dir: Path) -> None:
-    """User-defined tokens, as Gemma's: SentencePiece's file has them with ▁, a GGUF with spaces."""
+def with_user_defined(path: Path, shared_dir: Path, texts: list[str], **more: Any) -> Path:
+    """Llama's vocabulary without its runs of spaces, with these texts as user-defined tokens behind it."""
     known = metadata_of(published(shared_dir, "llama-spm"))
     tokens, scores, types = (known[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type"))
-    kept = [i for i, text in enumerate(tokens) if text == "▁" or text.strip("▁")]  # without runs of its own
-    runs = [" " * n for n in range(2, 9)]
+    kept = [i for i, text in enumerate(tokens) if text == "▁" or text.strip("▁")]
     metadata = {
-        "tokens": [*(tokens[i] for i in kept), *runs],
-        "scores": [*scores[kept].tolist(), *[-1000.0] * len(runs)],
-        "token_type": [*types[kept].tolist(), *[int(TokenType.USER_DEFINED)] * len(runs)],
-        "add_space_prefix": False,
+        "tokens": [*(tokens[i] for i in kept), *texts],
+        "scores": [*scores[kept].tolist(), *[-1000.0] * len(texts)],
+        "token_type": [*types[kept].tolist(), *[int(TokenType.USER_DEFINED)] * len(texts)],
     }
-    path = write_vocabulary(tmp_path / "model.gguf", "llama", metadata)
+    return write_vocabulary(path, "llama", metadata | more)
+
+
+CODE = ("a  b", "   x", "def f(x):\n    if x:\n        return 1\n", "  leading and trailing  ", " " * 33)
+
+
+def test_stock_sentencepiece_finds_runs_of_spaces(tmp_path: Path, shared_dir: Path) -> None:
+    """User-defined tokens, as Gemma's: SentencePiece's file has them with ▁, a GGUF with spaces."""
+    runs = [" " * n for n in range(2, 9)]
+    path = with_user_defined(tmp_path / "model.gguf", shared_dir, runs, add_space_prefix=False)
     tokenizer = agree(path)
     tokenizer.save(tmp_path)
+    saved = Tokenizer.load(tmp_path)
     stock = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
-    for text in ("a  b", "   x", "def f(x):\n    if x:\n        return 1\n", "  leading and trailing  ", " " * 33):
+    for text in CODE:
         ids = tokenizer.encode(text, add_special=False)
-        assert max(ids) >= len(kept)  # one of the runs
-        assert stock.encode(text) == ids == Tokenizer.load(tmp_path).encode(text, add_special=False)
+        assert max(ids) >= tokenizer.vocab_size - len(runs)  # one of them is there
+        assert stock.encode(text) == ids == saved.encode(text, add_special=False)
     with Vocabulary(path) as reference:
         for text in ("▁▁", "a▁▁b", "  ▁▁  ▁", "▁ ▁  x"):  # spaces to SentencePiece, but not to llama.cpp
-            assert Tokenizer.load(tmp_path).encode(text) == reference.tokenize(text), text
+            assert saved.encode(text) == reference.tokenize(text), text
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_user_defined_tokens_with_the_sign_for_a_space(prefix: bool, tmp_path: Path, shared_dir: Path) -> None:
+    """As files of Gemma before July 2024 have them: found where a text has the sign, and else merged like any other."""
+    odd = ["▁▁", "▁▁▁▁", "▁" * 8, "<tool▁call>", "of▁the", "▁of▁", "<a b>", "a▁ b"]
+    path = with_user_defined(tmp_path / "model.gguf", shared_dir, odd, add_space_prefix=prefix)
+    before = agree(path)
+    before.save(tmp_path)
+    after = Tokenizer.load(tmp_path)
+    with Vocabulary(path) as reference:
+        for text in (*CODE, "a <tool call> b <tool▁call>", "out of the way, of▁the", "▁▁▁▁ ▁of▁", "<a b> a▁ b a  b"):
+            assert before.encode(text) == after.encode(text) == reference.tokenize(text), text
 
 
 @pytest.mark.parametrize("model", [None, "none", "no_vocab"])
