@@ -177,9 +177,9 @@ def _check_size(name: str, value: Value, where: Line) -> None:
 
 def _from_file(value: Any, key: str, where: Line) -> Value:
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iufb":
+        if len(value) > MAX_LAYERS:
+            raise where.error(f"key {key!r} has {len(value)} values, wanted a number or one per layer")
         numbers = tuple(v.item() for v in value) if value.dtype.kind != "b" else tuple(int(v) for v in value)
-        if len(numbers) > MAX_LAYERS:
-            raise where.error(f"key {key!r} has {len(numbers)} values, wanted a number or one per layer")
     elif isinstance(value, str):
         return value
     elif isinstance(value, (bool, np.bool_)):
