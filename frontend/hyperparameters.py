@@ -29,6 +29,7 @@ Scalar = int | float | str
 Value = Scalar | tuple[int | float, ...]  # a tuple holds one value per layer
 
 MAX_LAYERS = 4096
+MAX_TEXT = 256
 MAX_WORK = 2**20
 """Words of a definition times layers: the largest of today's models need a twentieth of it."""
 ABSOLUTE = ("general.", "tokenizer.")  # keys that are not under the architecture's prefix
@@ -181,6 +182,8 @@ def _from_file(value: Any, key: str, where: Line) -> Value:
             raise where.error(f"key {key!r} has {len(value)} values, wanted a number or one per layer")
         numbers = tuple(v.item() for v in value) if value.dtype.kind != "b" else tuple(int(v) for v in value)
     elif isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise where.error(f"key {key!r} holds a text of {len(value)} characters, wanted a number or a word")
         return value
     elif isinstance(value, (bool, np.bool_)):
         numbers = (int(value),)

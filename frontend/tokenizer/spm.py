@@ -17,6 +17,7 @@ MODEL_FILE = "tokenizer.model"
 Defined: TypeAlias = tuple[str, float]
 """A user-defined token: its text and its score."""
 _KEPT = (TokenType.CONTROL, TokenType.UNKNOWN)
+_BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
 @dataclass(frozen=True)
@@ -130,4 +131,4 @@ def _type(text: str, kind: int) -> int:
     """The type that makes SentencePiece treat a token as llama.cpp does."""
     if kind in _KEPT:
         return kind
-    return TokenType.BYTE if len(text) == 6 and text.startswith("<0x") and text.endswith(">") else TokenType.NORMAL
+    return TokenType.BYTE if text in _BYTES else TokenType.NORMAL

@@ -212,8 +212,10 @@ def test_what_has_no_value_is_told(lines: str, metadata: dict[str, Any], message
     assert str(error.value).endswith("(model toy.gguf)")
 
 
-def test_a_key_with_millions_of_values_is_refused_unread() -> None:
+def test_a_key_with_millions_of_values_or_characters_is_refused_unread() -> None:
     begin = process_time()
     with pytest.raises(InputError, match=r"'toy\.key' has 100000000 values, wanted a number or one per layer"):
         evaluated("a key", {"toy.key": np.zeros(100_000_000, np.uint8)})
     assert process_time() - begin < 0.5
+    with pytest.raises(InputError, match=r"'toy\.key' holds a text of 1000000 characters, wanted a number or a word"):
+        evaluated("a key", {"toy.key": "x" * 1_000_000})

@@ -187,13 +187,13 @@ def test_stock_sentencepiece_finds_runs_of_spaces(tmp_path: Path, shared_dir: Pa
 @pytest.mark.parametrize("prefix", [True, False])
 def test_user_defined_tokens_with_the_sign_for_a_space(prefix: bool, tmp_path: Path, shared_dir: Path) -> None:
     """As files of Gemma before July 2024 have them: found where a text has the sign, and else merged like any other."""
-    odd = ["▁▁", "▁▁▁▁", "▁" * 8, "<tool▁call>", "of▁the", "▁of▁", "<a b>", "a▁ b"]
+    odd = ["▁▁", "▁▁▁▁", "▁" * 8, "<tool▁call>", "of▁the", "▁of▁", "<a b>", "a▁ b", "<0xab>", "<0xZZ>"]
     path = with_user_defined(tmp_path / "model.gguf", shared_dir, odd, add_space_prefix=prefix)
     before = agree(path)
     before.save(tmp_path)
     after = Tokenizer.load(tmp_path)
     with Vocabulary(path) as reference:
-        for text in (*CODE, "a <tool call> b <tool▁call>", "out of the way, of▁the", "▁▁▁▁ ▁of▁", "<a b> a▁ b a  b"):
+        for text in (*CODE, "a <tool call> b <tool▁call>", "out of the way, of▁the", "▁▁▁▁ ▁of▁", "<a b> a▁ b<0xab>"):
             assert before.encode(text) == after.encode(text) == reference.tokenize(text), text
 
 
