@@ -17,7 +17,7 @@ MODEL_FILE = "tokenizer.model"
 Defined: TypeAlias = tuple[str, float]
 """A user-defined token: its text and its score."""
 _KEPT = (TokenType.CONTROL, TokenType.UNKNOWN)
-_BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+_BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class Family:
             for text, score, kind in zip(vocabulary.texts, vocabulary.scores, vocabulary.types, strict=True)
         ]
         missing: dict[int, list[int]] = {}
-        for byte in range(256):
-            text = f"<0x{byte:02X}>"
+        for text, byte in _BYTES.items():
             if text not in ids:
                 instead = ids.get(chr(byte)) if byte < 128 else None
                 instead = vocabulary.specials.unk_id if instead is None else instead
