@@ -24,6 +24,9 @@ MEMORY_PHRASES = (
 def explain(error: Exception) -> tuple[str, int]:
     """One line for an error, and the exit code."""
     match error:
+        case _ if interrupts.pending or isinstance(error, click.Abort):  # libraries make errors of their own of it
+            number = interrupts.pending or signal.SIGINT
+            return SIGNALS[signal.Signals(number)], SIGNALLED + number
         case GgufcError():
             return str(error), error.exit_code
         case click.UsageError():
@@ -31,9 +34,6 @@ def explain(error: Exception) -> tuple[str, int]:
             return f"{error.format_message()} (see {command} --help)", 2
         case click.ClickException():
             return error.format_message(), error.exit_code
-        case click.Abort():
-            number = interrupts.pending or signal.SIGINT
-            return SIGNALS[signal.Signals(number)], SIGNALLED + number
         case _ if any(isinstance(e, MemoryError) or any(p in str(e) for p in MEMORY_PHRASES) for e in _chain(error)):
             return "out of memory", NO_MEMORY
         case ModuleNotFoundError() if said := remedy(error):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..frontend.errors import UnsupportedError
-from ..frontend.models import find_model
+from ..frontend.models import find_model, stored_model
 from .options import TEXT, Real, Whole, kv_option, model_argument, template_options
 from .output import print_json, printable, tell
 from .sessions import Opener, chat_templates, session_options, tell_notes
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 @model_argument
 @click.option("--host", type=TEXT, default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=Whole(0, 65535), default=8080, show_default=True, help="Port to listen at; 0: a free one.")
-@click.option("--name", type=TEXT, metavar="NAME", help="What clients call the model; default: its file's name.")
+@click.option(
+    "--name",
+    type=TEXT,
+    metavar="NAME",
+    help="What clients call the model; default: its file's name, or what MODEL is called in a store.",
+)
 @click.option(
     "--parallel",
     type=Whole(1, 256),
@@ -76,7 +81,8 @@ def serve(
         session = opener.open(model)
         tell_notes(session.tokenizer)
         templates = templates or chat_templates(session, model)
-        reader = Reader(name or find_model(model).absolute().name, session, templates, template, variables)
+        name = name or (str(model) if stored_model(model) else find_model(model).absolute().name)
+        reader = Reader(name, session, templates, template, variables)
         if not reader.generates and not reader.embeds:
             raise UnsupportedError(
                 f"{model}: no route for it: it neither generates text nor gives one embedding for a text"

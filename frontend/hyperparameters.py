@@ -98,7 +98,8 @@ def evaluate_expression(expression: Expression, values: Mapping[str, Scalar], wh
         return expression.value
     if isinstance(expression, Name):
         if expression.name not in values:
-            raise where.error(f"no value {expression.name!r}{nearest(expression.name, values)}", expression.column)
+            message = f"no value {expression.name!r} here; one per layer is none{nearest(expression.name, values)}"
+            raise where.error(message, expression.column)
         return values[expression.name]
     arguments = [evaluate_expression(a, values, where) for a in expression.arguments]
     return _apply(expression, arguments, where)
@@ -206,7 +207,8 @@ def whole(value: int | float) -> int | float:
 def _layer_count(value: Value, where: Line) -> int:
     count = whole(value) if isinstance(value, (int, float)) else value
     if not isinstance(count, int) or not 1 <= count <= MAX_LAYERS:
-        raise where.error(f"'layers' is {value!r}, wanted a whole number from 1 to {MAX_LAYERS}")
+        found = f"{len(value)} values" if isinstance(value, tuple) else repr(value)
+        raise where.error(f"'layers' is {found}, wanted a whole number from 1 to {MAX_LAYERS}")
     return count
 
 
@@ -223,7 +225,8 @@ def _block_count(architecture: str, metadata: Mapping[str, Any], layers: int, pa
     count = value.item() if isinstance(value, np.number) else value
     count = whole(count) if isinstance(count, float) else count
     if not isinstance(count, int) or not 0 <= count <= MAX_LAYERS:
-        raise InputError(f"{path}: key {key!r} is {value!r}, wanted a whole number up to {MAX_LAYERS}")
+        found = f"an array of {len(value)}" if isinstance(value, np.ndarray | tuple) else repr(value)
+        raise InputError(f"{path}: key {key!r} is {found}, wanted a whole number up to {MAX_LAYERS}")
     return count
 
 

@@ -296,9 +296,13 @@ class _Builder:
             for value in op.values:
                 readers[value].append(op)
         for op in self.ops:
-            parts = [reader for reader in readers[op.result] if reader.name == "part"]
-            if parts and len(parts) == len(readers[op.result]):
-                self._check_covered(op, parts)
+            found = readers[op.result]
+            taken = {reader.name for reader in found}
+            if taken == {"part"}:
+                self._check_covered(op, found)
+            elif taken == {"half"} and len(numbers := {reader.attribute("number") for reader in found}) == 1:
+                message = f"no step takes half {0 if 1 in numbers else 1} of the last axis"
+                raise self._fault(op, f"{message}{self._made_by([op.result])}")
 
     def _check_covered(self, whole: Op, parts: Iterable[Op]) -> None:
         size, end = whole.result.type.row_size, 0

@@ -320,6 +320,24 @@ entry.main()
     assert (done.returncode, done.stdout, one_line(done.stderr)) == (130, "", "interrupted\n")
 
 
+def test_an_interrupt_that_a_library_makes_an_error_of_its_own_is_one_line(tiny_gemma3_path: Path) -> None:
+    """As MLIR's bindings do, which call Python for each operation of a module."""
+    code = f"""
+import os, signal
+import ggufc.backends.bundles.source as source
+def interrupted(*_):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        raise RuntimeError("Exception raised in callback")
+source.located = interrupted
+from ggufc.cli import main
+main(["inspect", {str(tiny_gemma3_path)!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, one_line(done.stderr)) == (130, "", "interrupted\n")
+
+
 def test_a_hangup_that_nohup_ignores_stays_ignored(bundle: Path) -> None:
     code = f"""
 import os, signal

@@ -22,7 +22,9 @@ from .tree import (
 
 def parameter(line: Line) -> Parameter:
     """A line of the section 'parameters'."""
-    name = line.word("the name of a parameter").text
+    token = line.word("the name of a parameter")
+    if (name := token.text) == "i":
+        raise line.error("'i' is the number of the layer, and can't be a parameter", token.column)
     if line.take("="):
         value, condition = expression(line), None
         if line.take("when"):

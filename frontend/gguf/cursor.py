@@ -2,29 +2,37 @@
 
 import mmap
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from ..errors import InputError, shown_path
 
 # Limits far above any real model, so that even a large file full of nonsense is refused soon.
-_MAX_NAME_BYTES, _MAX_STRING_BYTES = 1 << 16, 1 << 26
-_MAX_MEMORY = 1 << 27
-"""For all that a header says, in bytes: twice what a vocabulary of 262,144 tokens and half a million merges takes."""
+_MAX_NAME_BYTES, _MAX_STRING_BYTES = 1 << 16, 1 << 24
+_MAX_MEMORY = 92 << 20
+"""For all that a model's headers say: a vocabulary of 262,144 tokens and half a million merges takes 80 MB."""
 _ITEM_MEMORY, ARRAY_MEMORY = 64, 1024
 """Reckoned for a text, a key or a tensor beside its characters, and for an array in another beside its elements."""
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
+@dataclass
+class Budget:
+    """The memory that the headers of a model's files may still take, in bytes."""
+
+    left: int = _MAX_MEMORY
+
+
 class Cursor:
     """A place in the header that moves forward; every step is checked against the file's size before it is taken."""
 
-    def __init__(self, path: Path, mapping: mmap.mmap, position: int) -> None:
+    def __init__(self, path: Path, mapping: mmap.mmap, position: int, budget: Budget) -> None:
         self.path = path
         self.mapping = mapping
         self.size = len(mapping)
         self.position = position
-        self.memory = 0
+        self.budget = budget
 
     def fail(self, message: str) -> NoReturn:
         """Refuses the file."""
@@ -54,8 +62,8 @@ class Cursor:
 
     def claim(self, size: int, what: str) -> None:
         """Refuse what would make the header too large for memory."""
-        self.memory += size
-        if self.memory > _MAX_MEMORY:
+        self.budget.left -= size
+        if self.budget.left < 0:
             self.fail(f"{what} makes the header larger than {_MAX_MEMORY} bytes in memory, which no model needs")
 
     def u32(self, what: str) -> int:
@@ -71,8 +79,9 @@ class Cursor:
         if length > most:
             self.fail(f"{what} has a length of {length} bytes, the most is {most}")
         begin = self.take(length, what)
-        self.claim(length, what)
-        return self.mapping[begin : begin + length].decode("utf-8", "surrogateescape")
+        text = self.mapping[begin : begin + length]
+        self.claim(_text_memory(text), what)
+        return text.decode("utf-8", "surrogateescape")
 
     def name(self, what: str) -> str:
         """The next text, which is a name."""
@@ -83,9 +92,8 @@ class Cursor:
 
     def strings(self, count: int, what: str) -> tuple[str, ...]:
         """As `string`, many times; written out because a vocabulary has hundreds of thousands."""
-        mapping, size, length_at, start = self.mapping, self.size, _U64.unpack_from, self.position
-        limit = min(size, start + 8 * count + _MAX_MEMORY - self.memory)
-        position = start
+        mapping, size, length_at, position = self.mapping, self.size, _U64.unpack_from, self.position
+        left = self.budget.left
         found: list[str] = []
         for number in range(count):
             begin = position + 8
@@ -94,11 +102,19 @@ class Cursor:
                 self.take(8, f"the length of string {number} in {what}")
             (length,) = length_at(mapping, position)
             position = begin + length
-            if position > limit:
-                self.position = begin
-                self.take(length, f"string {number} in {what}")
-                break  # more than memory should hold: `claim` says so
-            found.append(mapping[begin:position].decode("utf-8", "surrogateescape"))
+            if position > size or length > _MAX_STRING_BYTES:
+                self.position = begin - 8
+                self.string(f"string {number} in {what}")
+            text = mapping[begin:position]
+            left -= _text_memory(text)
+            if left < 0:
+                break
+            found.append(text.decode("utf-8", "surrogateescape"))
         self.position = position
-        self.claim(position - start - 8 * count, what)
+        self.claim(self.budget.left - left, what)
         return tuple(found)
+
+
+def _text_memory(text: bytes) -> int:
+    """The bytes in the mapping and in Python, which takes up to four for each where one isn't ASCII."""
+    return len(text) * (2 if text.isascii() else 5)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedError, quoted, shown_path
 from ..ggml_types import storable_by_id
-from .cursor import ARRAY_MEMORY, Cursor
+from .cursor import ARRAY_MEMORY, Budget, Cursor
 from .file import GgufFile, MetadataValue, Part, TensorInfo, described
 from .mapping import looks_like
 
@@ -41,8 +41,8 @@ _STRING, _ARRAY = 8, 9
 _LEAST_KEY, _LEAST_TENSOR, _LEAST_STRING, _LEAST_ARRAY = 8 + 1 + 4 + 1, 8 + 1 + 4 + 4 + 8, 8, 4 + 8
 
 
-def read_header(path: Path, mapping: mmap.mmap) -> GgufFile:
-    """What the header of a mapped file says, once all of it was checked.
+def read_header(path: Path, mapping: mmap.mmap, budget: Budget) -> GgufFile:
+    """What the header of a mapped file says, once all of it was checked; the budget is what it may take of memory.
 
     Raises:
         InputError, UnsupportedError: as `read_gguf`.
@@ -51,7 +51,7 @@ def read_header(path: Path, mapping: mmap.mmap) -> GgufFile:
     magic = mapping[:4]
     if magic != b"GGUF":
         raise InputError(f"{shown_path(path)}: not a GGUF file{looks_like(mapping[:512])}")
-    cursor = Cursor(path, mapping, position=4)
+    cursor = Cursor(path, mapping, 4, budget)
     version = cursor.u32("the version")
     if version & 0xFFFF == 0 and version:
         raise UnsupportedError(
@@ -111,7 +111,7 @@ def _read_value(cursor: Cursor, value_type: int, what: str, depth: int) -> Metad
     if element_type in _SCALARS:
         dtype = _SCALARS[element_type]
         begin = cursor.take(count * dtype.itemsize, what)
-        cursor.claim(count * dtype.itemsize, f"the length of {what} is {count}, which")
+        cursor.claim(2 * count * dtype.itemsize, f"the length of {what} is {count}, which")  # mapped, and copied
         return np.frombuffer(cursor.mapping, dtype, count, begin)
     if element_type == _STRING:
         cursor.expect(count, _LEAST_STRING, f"the length of {what}")

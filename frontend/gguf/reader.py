@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ..errors import InputError, quoted, shown_path
 from ..splits import split_name, split_number, split_paths
+from .cursor import Budget
 from .file import GgufFile
 from .header import read_header
 from .mapping import mapped
@@ -26,9 +27,10 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
             model.
         UnsupportedError: another version, byte order or tensor type.
     """
-    first = _read_file(Path(path))
+    budget = Budget()
+    first = _read_file(Path(path), budget)
     try:
-        return _joined(first)
+        return _joined(first, budget)
     except BaseException:
         first.close()
         raise
@@ -40,10 +42,10 @@ def read_metadata(path: Path) -> GgufFile:
     Raises:
         InputError, UnsupportedError: as `read_gguf`.
     """
-    return _read_file(path)
+    return _read_file(path, Budget())
 
 
-def _joined(first: GgufFile) -> GgufFile:
+def _joined(first: GgufFile, budget: Budget) -> GgufFile:
     """The model that a file is the first part of; the file itself where the model has no other."""
     number, count = (_split_key(first, key, default) for key, default in (("split.no", 0), ("split.count", 1)))
     if count <= 1:
@@ -61,7 +63,7 @@ def _joined(first: GgufFile) -> GgufFile:
         for path in split_paths(first.path, count)[1:]:
             if not os.path.lexists(path):
                 raise InputError(f"{shown_path(path)}: no such file; it is part {len(parts) + 1} of {count} of {shown}")
-            part = _read_file(path)
+            part = _read_file(path, budget)
             parts += part.parts
             if SPLIT_KEYS - part.metadata.keys():
                 raise InputError(
@@ -90,11 +92,11 @@ def _split_key(file: GgufFile, key: str, default: int) -> int:
     return file.metadata_value(key, int) if key in file.metadata else default
 
 
-def _read_file(path: Path) -> GgufFile:
+def _read_file(path: Path, budget: Budget) -> GgufFile:
     """One file by itself."""
     mapping = mapped(path)
     try:
-        return read_header(path, mapping)
+        return read_header(path, mapping, budget)
     except BaseException:
         # Arrays of a half-read header may still point into the mapping; it then goes with them.
         with suppress(BufferError):

@@ -133,6 +133,7 @@ def test_a_template_of_ollama_alone_is_named_and_not_guessed_at(here: Path, monk
     monkeypatch.setattr("ggufc.backends.serve.server.Server.run", lambda self: None)
     done = CliRunner().invoke(main, ["serve", "plain", "--backend", "native", "--port", "0"])
     assert done.exit_code == 0 and re.search(named, done.stderr)
+    assert "\nplain at http://" in done.stderr  # what clients call the model, whose file is a blob
 
 
 def completed(line: str, number: int) -> list[str]:

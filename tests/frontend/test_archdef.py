@@ -160,6 +160,7 @@ WRONG = {
         "expected a number or a quoted word after 'is'",
     ),
     "name of nothing": (5, "  width a = layer", 13, "no value 'layer' (did you mean 'layers'?)"),
+    "parameter i": (5, "  i a = 1", 3, "'i' is the number of the layer, and can't be a parameter"),
     "name before its line": (4, "  layers = width", 12, "no value 'width'"),
     "name of nothing in a kind": (8, "  local first 2 : span = widht", 26, "no value 'widht' (did you mean 'width'?)"),
     "name of nothing in a step": (14, "  x = linear h, a.b, [2, widht]", 26, "no value 'widht' (did you mean 'wid"),

@@ -209,6 +209,10 @@ def test_what_no_part_of_a_value_takes_is_told() -> None:
     with pytest.raises(InputError, match="no step takes elements 16 to 32 of the 32 of each row"):
         built(text=text.replace("part p, 24", "part p, 8"))
     assert built(text=text.replace("part p, 24, [8]", "part p, 16, [16]"))
+    halves = text.replace("part p, 0, [16]", "half p, 0").replace("part p, 24, [8]", "half p, 0")
+    with pytest.raises(InputError, match="p = linear: no step takes half 1 of the last axis"):
+        built(text=halves)
+    assert built(text=halves.replace("b = half p, 0", "b = half p, 1"))
 
 
 def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:

@@ -143,4 +143,6 @@ ENCODERS: dict[str, Variant] = {
     "gemma-embedding-each": Variant("gemma-embedding", Sizes(), {"pooling": NONE}, gelu=True),
     "gemma-embedding-plain": Variant("gemma-embedding", Sizes(), {"dense": False}, gelu=True),
     "qwen3-last": Variant("qwen3", options={"tied": True}, metadata={"pooling_type": LAST}),
+    "llama-last": Variant("llama", metadata={"pooling_type": LAST}),
+    "qwen2-mean": Variant("qwen2", _SQUARE, metadata={"pooling_type": MEAN}),
 }
