@@ -1,5 +1,6 @@
 """`python -m ggufc` is the command `ggufc`, which begins here: signals are heard before anything big is imported."""
 
+import atexit
 import os
 import signal
 import sys
@@ -13,8 +14,18 @@ def main() -> None:
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     from .cli import main as command
+    from .cli.interrupts import interrupts
 
-    sys.exit(command())
+    try:
+        command()
+    except SystemExit as end:
+        if not interrupts.pending:
+            raise
+        # XLA's threads may still compile or compute, and crash when the interpreter is taken down under them
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(int(end.code or 0))
 
 
 def _leave(number: int, _: FrameType | None) -> None:

@@ -88,8 +88,9 @@ def chat(
     room = _Room(talk, model.name, options, as_json)
     for words in _typed() if terminal else _piped():
         try:
-            if not room.hear(words):
-                return
+            with _Stop(terminal) as ctrl_c:
+                if not room.hear(words, ctrl_c.asked):
+                    return
         except GgufcError as error:
             if not terminal:
                 raise
@@ -117,8 +118,8 @@ class _Room:
             "help": lambda _: stream_text(HELP),
         }
 
-    def hear(self, words: str) -> bool:
-        """Answers a turn or does a command; false when it was the last one.
+    def hear(self, words: str, interrupted: Callable[[], bool]) -> bool:
+        """Answers a turn, until it is interrupted, or does a command; false when it was the last one.
 
         Raises:
             InputError: a command that is none, or as `Chat.say`.
@@ -126,7 +127,7 @@ class _Room:
         if not words.strip():
             return True
         if not words.startswith("/"):
-            self._answer(words)
+            self._answer(words, interrupted)
             return True
         name, _, rest = words[1:].strip().partition(" ")
         if name in ("bye", "exit", "quit") and not rest.strip():
@@ -141,13 +142,12 @@ class _Room:
         self._commands[name](rest.strip())
         return True
 
-    def _answer(self, words: str) -> None:
+    def _answer(self, words: str, interrupted: Callable[[], bool]) -> None:
         written = ""
-        with _Stop(sys.stdin.isatty()) as stop:
-            for piece in self._talk.say(words, interrupted=stop.asked, **self._options):
-                written += piece
-                if not self._as_json:
-                    stream_text(_harmless(piece) if sys.stdout.isatty() else piece)
+        for piece in self._talk.say(words, interrupted=interrupted, **self._options):
+            written += piece
+            if not self._as_json:
+                stream_text(_harmless(piece) if sys.stdout.isatty() else piece)
         if self._as_json:
             turn = vars(self._talk.turn)
             stream_text(json.dumps({"role": "assistant", "content": written, **turn}) + "\n")
@@ -197,7 +197,7 @@ class _Room:
 
 
 class _Stop:
-    """Ctrl-C while an answer comes: of a person's the first one ends the answer and a second one the program."""
+    """Ctrl-C after a turn or a command: a person's first one ends an answer, and a second one the program."""
 
     def __init__(self, person: bool) -> None:
         self._person = person

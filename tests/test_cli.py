@@ -338,6 +338,20 @@ main(["inspect", {str(tiny_gemma3_path)!r}])
     assert (done.returncode, done.stdout, one_line(done.stderr)) == (130, "", "interrupted\n")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.4, 1.2, 1.8])
+def test_an_interrupt_while_xla_works_is_one_line(seconds: float, tiny_gemma3_path: Path) -> None:
+    """Its threads go on, and crash when the interpreter is taken down under them."""
+    command = [sys.executable, "-m", "ggufc", "run", str(tiny_gemma3_path), "--prompt-ids", "1,5", "--backend", "xla"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        while child.poll() is None and "libjax_common" not in Path(f"/proc/{child.pid}/maps").read_text():
+            time.sleep(0.01)
+        time.sleep(seconds)
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert (child.returncode, one_line(said)) == (130, "interrupted\n")
+
+
 def test_a_hangup_that_nohup_ignores_stays_ignored(bundle: Path) -> None:
     code = f"""
 import os, signal

@@ -181,6 +181,21 @@ def test_turns_and_names_of_any_script_are_typed_in_any_locale(
 
 
 @pytest.mark.slow
+def test_an_interrupt_lets_a_command_end(bundle: Path) -> None:
+    """The first `/system` begins the process that renders templates, which takes a while."""
+    terminal = Terminal("chat", bundle, "--threads", "1")
+    terminal.wait(">>> ")
+    terminal.type("/system the ox\n")
+    time.sleep(0.05)
+    terminal.type("\x03")
+    terminal.wait(">>> ")
+    terminal.type("/system\n")
+    terminal.wait("\nthe ox\r\n>>> ")
+    terminal.type("\x04")
+    assert terminal.process.wait(20) == 0
+
+
+@pytest.mark.slow
 def test_a_second_interrupt_and_a_closed_terminal_end_it(bundle: Path) -> None:
     terminal = Terminal("chat", bundle, "--threads", "1")
     terminal.wait(">>> ")
