@@ -84,6 +84,9 @@ def evaluate(
         if isinstance(value, tuple) and len(value) != blocks:
             key = _full_key(parameter.key or "", definition.name)
             raise at.line(parameter.line).error(f"key {key!r} has {len(value)} values, wanted one per block, {blocks}")
+        if isinstance(value, tuple) and count > blocks:
+            message = f"{parameter.name!r} has a value for each of {blocks} blocks, and 'layers' is {count}"
+            raise at.line(parameter.line).error(message)
     layers = tuple(_layer(i, count, definition, values, has_tensor, at) for i in range(count))
     return Hyperparameters(values, layers, blocks)
 

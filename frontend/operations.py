@@ -111,7 +111,12 @@ OPERATIONS: dict[str, Signature] = {
             shaped=True,
             doc="elements of a row from `start` on; of what is read in parts alone, the parts must take everything",
         ),
-        Signature("half", ("x",), attributes=(Attribute("number", "whole"),), doc="half 0 or 1 of the last axis"),
+        Signature(
+            "half",
+            ("x",),
+            attributes=(Attribute("number", "whole"),),
+            doc="half 0 or 1 of the last axis; of what is read in halves alone, both must be",
+        ),
         Signature(
             "gain",
             ("x",),

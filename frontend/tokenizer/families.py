@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError, UnsupportedError, quoted
+from ..gguf.file import described
 from ..near import nearest
 from .pre import pre_of
 from .roles import Defaults
@@ -100,7 +101,7 @@ def family_of(metadata: Mapping[str, Any], notes: list[str]) -> tuple[str, Defau
     """
     name = metadata.get("tokenizer.ggml.model", "none")
     if not isinstance(name, str):
-        raise InputError(f"tokenizer.ggml.model is {name!r}; it must be a name, such as 'llama'")
+        raise InputError(f"tokenizer.ggml.model is {described(name)}; it must be a name, such as 'llama'")
     if name in _NONE:
         raise UnsupportedError("the file has no tokenizer (tokenizer.ggml.model); give token ids instead of text")
     entry = _entry(name, "tokenizer.ggml.model")
@@ -127,7 +128,6 @@ def family_class(name: str) -> type[Family]:
 def _entry(name: str, what: str) -> _Entry:
     if name not in _FAMILIES:
         known = ", ".join(map(repr, _FAMILIES))
-        raise UnsupportedError(
-            f"{what} is {name!r}{nearest(name, _FAMILIES)}; this build has {known}; give token ids instead of text"
-        )
+        found = f"{what} is {quoted(name)}{nearest(name, _FAMILIES)}"
+        raise UnsupportedError(f"{found}; this build has {known}; give token ids instead of text")
     return _FAMILIES[name]

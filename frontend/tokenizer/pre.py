@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError, UnsupportedError, quoted
+from ..gguf.file import described
 from ..near import nearest
 
 # What llama.cpp's Unicode tables (15.1) don't know yet and Oniguruma's (16) do: to llama.cpp it is of no category.
@@ -222,7 +223,7 @@ def pre_of(metadata: Mapping[str, Any], notes: list[str]) -> Pre:
         return PRES["gemma4"]
     name = metadata.get("tokenizer.ggml.pre", "")
     if not isinstance(name, str):
-        raise InputError(f"tokenizer.ggml.pre is {name!r}; it must be a name, such as 'llama-bpe'")
+        raise InputError(f"tokenizer.ggml.pre is {described(name)}; it must be a name, such as 'llama-bpe'")
     if not name:
         notes.append(
             "tokenizer.ggml.pre is missing: words are cut by 'default', and the model may have learnt others; "
@@ -231,5 +232,7 @@ def pre_of(metadata: Mapping[str, Any], notes: list[str]) -> Pre:
         return PRES["default"]
     if name not in PRES:
         hint = nearest(name, PRES) or f" (this build has {len(PRES)}, such as 'llama-bpe' and 'qwen2')"
-        raise UnsupportedError(f"tokenizer.ggml.pre is {name!r}, which is none known{hint}; give token ids instead")
+        raise UnsupportedError(
+            f"tokenizer.ggml.pre is {quoted(name)}, which is none known{hint}; give token ids instead"
+        )
     return PRES[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError, UnsupportedError, quoted
 from .roles import Defaults, SpecialTokens, TokenType, flag, special_tokens
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -49,7 +49,9 @@ def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list
     if len(ids) < len(texts):
         first = next(i for i, text in enumerate(texts) if ids[text] != i)
         second = ids[texts[first]]
-        raise InputError(f"tokenizer.ggml.tokens has {texts[first]!r} at {first} and at {second}; texts must differ")
+        raise InputError(
+            f"tokenizer.ggml.tokens has {quoted(texts[first])} at {first} and at {second}; texts must differ"
+        )
     scores = _column(metadata, "scores", len(texts), 0.0)
     given = _column(metadata, "token_type", len(texts), TokenType.NORMAL)
     known = np.where(np.isin(given, list(TokenType)), given, TokenType.UNDEFINED).astype(np.uint8).tobytes()
@@ -57,7 +59,7 @@ def read_vocabulary(metadata: Mapping[str, Any], defaults: Defaults, notes: list
     for i, kind in enumerate(types):
         if kind == TokenType.BYTE and not _BYTE.fullmatch(texts[i]):
             raise InputError(
-                f"tokenizer.ggml.token_type says that {texts[i]!r} at {i} is a byte, as <0x00> to <0xFF> are"
+                f"tokenizer.ggml.token_type says that {quoted(texts[i])} at {i} is a byte, as <0x00> to <0xFF> are"
             )
     prefix = flag(metadata, "add_space_prefix", defaults.add_space_prefix)
     return Vocabulary(texts, ids, scores.tolist(), types, specials, prefix, defaults.clean_spaces)

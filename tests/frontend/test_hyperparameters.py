@@ -160,6 +160,11 @@ def test_a_layer_has_its_own_share_of_arrays_and_what_its_kind_gives() -> None:
         ("a key", {"toy.key": float("inf")}, "toy.archdef:5:1: key 'toy.key' is not a finite number"),
         ("a key", {"toy.key": np.array([1, np.nan])}, "toy.archdef:5:1: key 'toy.key' is not a finite number"),
         ("a key", {"toy.key": np.ones(5)}, "toy.archdef:5:1: key 'toy.key' has 5 values, wanted one per"),
+        (
+            "a key",
+            {"toy.key": np.ones(5), "toy.block_count": 5},
+            "toy.archdef:5:1: 'a' has a value for each of 5 blocks, and 'layers' is 6",
+        ),
         ("a key", {"toy.key": np.ones(9000)}, "toy.archdef:5:1: key 'toy.key' has 9000 values, wanted a number or one"),
         ("b key\na = b * 2", {"toy.key": "two"}, "toy.archdef:6:1: the text 'two' stands where a number is wanted"),
         ("b key\na = 2 / b", {"toy.key": 0}, "toy.archdef:6:1: division by zero: 'b' is 0"),

@@ -101,7 +101,14 @@ def test_published_words(shared_dir: Path) -> None:
     ("change", "error", "message"),
     [
         ({"pre": "llama_bpe"}, UnsupportedError, "is 'llama_bpe', which is none known .did you mean 'llama-bpe'"),
-        ({"pre": 3}, InputError, "tokenizer.ggml.pre is 3"),
+        ({"pre": 3}, InputError, "tokenizer.ggml.pre is an integer .3.; it must be a name"),
+        ({"pre": ("x",) * 10**6}, InputError, "tokenizer.ggml.pre is an array of 1000000 strings; it must be a name"),
+        ({"pre": "x" * 10**6}, UnsupportedError, r"x'\.\.\. .1000000 characters., which is none known"),
+        (
+            {"model": "x" * 10**6},
+            UnsupportedError,
+            r"tokenizer.ggml.model is 'x+'\.\.\. .1000000 characters.; this build",
+        ),
         ({"merges": None}, UnsupportedError, "tokenizer.ggml.merges is missing"),
         ({"merges": [1, 2]}, InputError, "tokenizer.ggml.merges is no list of texts"),
         ({"merges": ["a \udcff"]}, UnsupportedError, "tokenizer.ggml.merges has bytes that are not UTF-8 at 0"),
@@ -111,7 +118,7 @@ def test_what_can_not_be_is_refused(change: dict[str, Any], error: type[Exceptio
     metadata = {"model": "gpt2", **pairs("gpt-2", 20), **change}
     with pytest.raises(error, match=message) as caught:
         Tokenizer.from_metadata({f"tokenizer.ggml.{key}": value for key, value in metadata.items()})
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
 def test_letters_of_bytes() -> None:

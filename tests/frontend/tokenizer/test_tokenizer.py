@@ -156,7 +156,7 @@ def test_phi_3_swallows_white_space_after_special_tokens(metadata: dict[str, Any
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"model": 3}, InputError, "tokenizer.ggml.model is 3"),
+        ({"model": 3}, InputError, "tokenizer.ggml.model is an integer .3."),
         ({"model": "rwkv"}, UnsupportedError, "tokenizer.ggml.model is 'rwkv'; this build has 'llama'"),
         ({"tokens": None}, UnsupportedError, "tokenizer.ggml.tokens is missing"),
         ({"tokens": np.arange(9)}, InputError, "tokenizer.ggml.tokens is no list of texts"),
