@@ -16,7 +16,6 @@ from ...frontend.models import find_model
 from ...frontend.tokenizer import Tokenizer
 from ...graph.model import Model
 from ..bundles.bundle import read_bundle
-from ..bundles.cache import cached_bundle
 from ..bundles.check import Check, check_bundle
 from ..bundles.source import activations_of, check_own_kv, located, lowered
 from ..host.cores import usable_cores
@@ -124,17 +123,20 @@ def verify(
 
     def session(backend: str, kv: str | None, exact: bool = False) -> Callable[[], Engine]:
         return lambda: load(
-            model, backend, threads=workers, kv=kv, exact=exact, weights=file if bundle else None, archdefs=archdefs
+            model,
+            backend,
+            threads=workers,
+            kv=kv,
+            exact=exact,
+            weights=file if bundle else None,
+            archdefs=archdefs,
+            progress=progress,
         )
-
-    def compiled() -> Engine:
-        found = bundle or cached_bundle(file, kv=kv, archdefs=archdefs, progress=progress)
-        return load(found.path, "iree", threads=workers, weights=file)
 
     makers: dict[str, Callable[[], Engine]] = {
         REFERENCE: session("native", kv, exact=True),
         "native": session("native", kv),
-        "iree": compiled,
+        "iree": session("iree", kv),
         "xla": session("xla", kv or REFERENCE_KV),
     }
     pairs = [

@@ -82,7 +82,7 @@ def bench(
     check_own_kv(bundle, kv)
     plan = _Plan.of(opened, prompts, tokens, depths or prompts)
     if backend == "iree" and not bundle:
-        bundle = cached_bundle(file, kv=kv, archdefs=archdefs, progress=progress)
+        cached_bundle(file, kv=kv, archdefs=archdefs, progress=progress)  # compiled before anything is measured
     cached_as: str = bundle.manifest["kv"] if bundle else chosen_kv(opened.graph, kv)
     rivals = {OURS: cached_as} | ({THEIRS: KV} if llama_cpp else {})
     measured = []
@@ -95,7 +95,7 @@ def bench(
                 threads=workers,
                 kv=cached_as,
                 weights=file if bundle else None,
-                archdefs=() if backend == "iree" else tuple(archdefs),  # a compiled module has its definition in it
+                archdefs=tuple(archdefs),
             ),
             THEIRS: partial(LlamaCpp, file, workers, plan.longest, embeds=plan.encode is not None),
         }

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ggufc.backends.reports import verify as verification
 from ggufc.backends.reports.agreement import EXACT, JUDGE, EmbeddingRow, Row, compare, compare_embeddings
+from ggufc.backends.reports.bench.speed import bench
 from ggufc.backends.reports.llama_cpp import LlamaCpp
 from ggufc.backends.reports.verify import LLAMA_CPP, Verdict, context_as_chosen
 from ggufc.cli import main
@@ -17,7 +18,7 @@ from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.graph.model import open_model
 
 from ...test_user_architectures import write_swan
-from ...tiny_models import Sizes, Weight, tiny_model
+from ...tiny_models import Sizes, Weight, tiny_gemma3, tiny_model
 from ...tiny_models.variants import DECODERS, ENCODERS
 
 IDS = [2, *range(40, 60)]
@@ -129,6 +130,20 @@ def test_caches_that_are_rounded_are_no_fault(
         model = ggufc.export(model, tmp_path / "bundle", kv=exported).path
     rows = verification.verify(model, threads=1).rows
     assert all(row.ok for row in rows), rows
+
+
+@pytest.mark.slow
+def test_a_model_trained_further_runs_on_the_code_that_was_compiled_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same header, other weights: one entry of the cache serves both."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before, after = (tiny_gemma3(tmp_path / f"{seed}.gguf", layers=1, seed=seed) for seed in (1, 2))
+    wanted = ggufc.load(after, "native", threads=1).prefill(IDS)
+    assert np.abs(ggufc.load(before, threads=1).prefill(IDS) - wanted).max() > 0.1
+    assert verification.verify(after, threads=1).ok
+    assert bench(after, threads=[1], prompts=[4], tokens=[4], rounds=1)["decode_tok_s"] > 0
+    assert len(list((tmp_path / "cache" / "ggufc").glob("*/manifest.json"))) == 1
 
 
 @pytest.mark.slow
