@@ -47,3 +47,5 @@ if __name__ == "__main__":
         asyncio.run(main(*sys.argv[1:]))
     except ggufc.GgufcError as error:
         sys.exit(f"asyncio_server.py: {error}")
+    except KeyboardInterrupt:
+        pass  # which is how to stop it

@@ -48,7 +48,10 @@ def runs_here(target: dict[str, Any]) -> bool:
 
 
 def main(bundle: Path, steps: int, prompt: list[int]) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    try:
+        manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    except FileNotFoundError:
+        sys.exit(f"{bundle}: no bundle, which has a manifest.json")
     device = rt.get_driver("local-task").create_default_device()
     instance = rt.VmInstance()
 

@@ -23,6 +23,7 @@ from .archdef.tree import (
     names_of,
 )
 from .errors import InputError, UnsupportedError
+from .gguf.file import described
 from .near import nearest
 
 Scalar = int | float | str
@@ -161,7 +162,7 @@ def _parameter(
             if allowed and value not in allowed and any(v not in allowed for v in own):
                 for name in (v.name for v in parameter.only if isinstance(v, Name)):
                     _check_size(name, values[name], where)
-                found, wanted = repr(metadata[key]), " or ".join(map(str, allowed))
+                found, wanted = repr(metadata[key]), " or ".join(str(v)[:80] for v in allowed)
                 place = f"{where.source} can do {wanted} alone (line {where.number})"
                 raise UnsupportedError(f"{where.path}: key {key!r} is {found[:80]}; {place}")
             return value
@@ -228,8 +229,7 @@ def _block_count(architecture: str, metadata: Mapping[str, Any], layers: int, pa
     count = value.item() if isinstance(value, np.number) else value
     count = whole(count) if isinstance(count, float) else count
     if not isinstance(count, int) or not 0 <= count <= MAX_LAYERS:
-        found = f"an array of {len(value)}" if isinstance(value, np.ndarray | tuple) else repr(value)
-        raise InputError(f"{path}: key {key!r} is {found}, wanted a whole number up to {MAX_LAYERS}")
+        raise InputError(f"{path}: key {key!r} is {described(count)}, wanted a whole number up to {MAX_LAYERS}")
     return count
 
 

@@ -129,6 +129,12 @@ def test_what_a_definition_cannot_do_is_unsupported(found: object) -> None:
     assert evaluated("a key = 0 only 0, 1", {}).values["a"] == 0
 
 
+def test_a_message_does_not_hold_all_that_another_key_holds() -> None:
+    with pytest.raises(UnsupportedError) as error:
+        evaluated("a first\nb key = a only a", {"toy.first": np.arange(1, 2001), "toy.key": 7})
+    assert len(str(error.value)) < 250
+
+
 def test_a_definition_may_do_what_another_parameter_says_alone() -> None:
     lines = "size first\na key = size only size, 0"
     for given in ({}, {"toy.key": 8}, {"toy.key": 0}):

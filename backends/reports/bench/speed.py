@@ -65,12 +65,12 @@ def bench(
     Returns:
         Of a decoder: `prefill_tok_s`, `decode_tok_s`, `decode_gb_s`, `decode_bytes` (what one token reads: the weights
         once, of a mixture the chosen experts', and the caches as far as they are read in the middle of the run),
-        `load_ms`, `peak_rss_mb`, `kv`, `bandwidth_gb_s` and `bandwidth_fraction` (decode's share of it); with llama.cpp
-        the same of it under `llama.cpp`, and `ratio`. These are of the first prompt, depth and numbers given, which are
-        there too, as `prompt_tokens`, `depth`, `tokens` and `threads`. All of them are in the lists `prefill` and
-        `decode`, one row for each setting, `loads` and `bandwidth`, one for each number of threads. Of an encoder
-        `encode_tok_s` and `encode` stand in the place of the others. `notes` are what to know before one believes
-        it.
+        `load_ms` (as `load` of what was given: a `.gguf` is looked up in the cache), `peak_rss_mb`, `kv`,
+        `bandwidth_gb_s` and `bandwidth_fraction` (decode's share of it); with llama.cpp the same of it under
+        `llama.cpp`, and `ratio`. These are of the first prompt, depth and numbers given, which are there too, as
+        `prompt_tokens`, `depth`, `tokens` and `threads`. All of them are in the lists `prefill` and `decode`, one row
+        for each setting, `loads` and `bandwidth`, one for each number of threads. Of an encoder `encode_tok_s` and
+        `encode` stand in the place of the others. `notes` are what to know before one believes it.
 
     Raises:
         InputError: the tokens exceed the model's context, or as `load`.
