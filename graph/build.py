@@ -139,7 +139,7 @@ class _Builder:
         try:
             type_ = infer(name, operands, attributes)
         except RuleError as error:
-            tensor = f"tensor {error.weight.name!r} " if error.weight else ""
+            tensor = f"tensor {error.weight.stored_name!r} " if error.weight else ""
             layer = "" if scope.layer is None else f"; in {scope.note}"
             raise where.error(f"{name}: {tensor}{error}{self._made_by(operands)}{layer}") from None
         result = Value(str(len(self.ops)), type_)
@@ -151,7 +151,7 @@ class _Builder:
         """The tensors that gave an operation's values their shapes, of which one may be to blame."""
         made = {op.result: op for op in self.ops}
         found = [tensor_behind(operand, made) for operand in operands if isinstance(operand, Value)]
-        named = dict.fromkeys(f"tensor {w.tied_to or w.name!r} {list(w.type.shape)}" for w in found if w)
+        named = dict.fromkeys(f"tensor {w.stored_name!r} {list(w.type.shape)}" for w in found if w)
         return f" (values of {' and '.join(named)})" if named else ""
 
     def _value(self, reference: Reference, scope: _Scope, where: Line, origin: Origin) -> Value:
@@ -222,8 +222,10 @@ class _Builder:
             expression = given.get(attribute.name)
             if expression is None:
                 assert attribute.default is not None
-                whole_head = attribute.default == WHOLE
-                attributes[attribute.name] = int(operands[0].type.shape[-1]) if whole_head else attribute.default
+                default = operands[0].type.shape[-1] if attribute.default == WHOLE else attribute.default
+                if isinstance(default, str) and attribute.kind != "word":
+                    raise where.error(f"{step.operation}: takes rows of numbers, found {operands[0].type}")
+                attributes[attribute.name] = default
             elif isinstance(expression, str):
                 attributes[attribute.name] = expression
             else:
@@ -281,7 +283,7 @@ class _Builder:
             wanted = choice.values[0].type.row_size
             found = int(op.weights[0].type.shape[0]) if op.weights else op.values[0].type.row_size
             if found != wanted:
-                named = f"tensor {op.weights[0].name!r} has" if op.weights else "the logits are of"
+                named = f"tensor {op.weights[0].stored_name!r} has" if op.weights else "the logits are of"
                 among = f"that are chosen among{self._made_by([choice.result])}"
                 raise self._fault(op, f"{named} {found} experts, wanted the {wanted} {among}")
 

@@ -30,6 +30,11 @@ class Weight:
     type: TensorType
     tied_to: str | None = None
 
+    @property
+    def stored_name(self) -> str:
+        """The name that it has in the file."""
+        return self.tied_to or self.name
+
 
 Operand = Value | Weight
 

@@ -165,7 +165,7 @@ def _check_tables(model: Model) -> None:
         if op.name != "embed":
             continue
         weight = op.weights[0]
-        rows, name = int(weight.type.shape[0]), quoted(weight.tied_to or weight.name)
+        rows, name = int(weight.type.shape[0]), quoted(weight.stored_name)
         if op.values[0] not in model.graph.arguments:
             if rows < model.context_length:
                 wanted = f"wanted {model.context_length} as the context is long"
@@ -186,8 +186,8 @@ def _check_width(model: Model) -> None:
         return
     made = {op.result: op for op in model.graph.ops}
     last, weight = made[result], tensor_behind(result, made) or table
-    found = f"gives {result.type}, by tensor {quoted(weight.name)} {list(weight.type.shape)}"
-    rows = f"the {vocabulary} rows of tensor {quoted(table.name)}"
+    found = f"gives {result.type}, by tensor {quoted(weight.stored_name)} {list(weight.type.shape)}"
+    rows = f"the {vocabulary} rows of tensor {quoted(table.stored_name)}"
     if model.definition.kind == "decoder":
         wanted = f"wanted a logit for each of {rows}, as the last step of a decoder"
     else:

@@ -89,7 +89,7 @@ def _operations(model: Model) -> Iterator[Op]:
 
 
 def _tensors_read(model: Model) -> set[str]:
-    return {weight.tied_to or weight.name for op in _operations(model) for weight in op.weights}
+    return {weight.stored_name for op in _operations(model) for weight in op.weights}
 
 
 def report(definition: ArchDef, model: Model) -> list[str]:

@@ -107,7 +107,7 @@ def _reserve(file: int, size: int) -> None:
 def _matrices(model: Model) -> list[str]:
     """The tensors that only embeddings and products read, which take any type."""
     graphs = [graph for graph in (model.graph, model.embedding) if graph]
-    uses = [(w.tied_to or w.name, op.name in MATRIX_READERS) for g in graphs for op in g.ops for w in op.weights]
+    uses = [(w.stored_name, op.name in MATRIX_READERS) for g in graphs for op in g.ops for w in op.weights]
     others = {name for name, is_matrix in uses if not is_matrix}
     return [name for name in dict(uses) if name not in others]
 

@@ -36,7 +36,7 @@ def plan(model: Model) -> dict[str, Any]:
 def _read(model: Model) -> set[str]:
     """The tensors that some operation reads."""
     graphs = [graph for graph in (model.graph, model.embedding) if graph]
-    return {weight.tied_to or weight.name for graph in graphs for weight in graph.weights().values()}
+    return {weight.stored_name for graph in graphs for weight in graph.weights().values()}
 
 
 def lengths(context: int) -> list[int]:

@@ -154,7 +154,7 @@ def step(line: Line, tensor_names: set[str]) -> Step:
             further = tensor_names if len(tensors) < len(signature.all_tensors) else None
             name, value = _attribute(line, signature, attributes, further)
             attributes[name] = value
-    _check_complete(line, signature, operation, values, tensors, attributes)
+    _check_complete(line, signature, operation, values, tensors, attributes, shape)
     given = tuple(sorted(attributes.items()))
     return Step(result, signature.name, tuple(values), tuple(tensors), given, shape, line.number, operation.column)
 
@@ -220,8 +220,11 @@ def _check_complete(
     values: list[Reference],
     tensors: list[TensorRef | Name],
     attributes: dict[str, Expression | str],
+    shape: tuple[Expression, ...] | None,
 ) -> None:
     missing = list(signature.values[len(values) :]) + list(signature.tensors[len(tensors) :])
     missing += [name for name in signature.required if name not in attributes]
+    if signature.shaped and not (shape or signature.tensors):  # without a tensor nothing else says it
+        missing.append("a [shape]")
     if missing:
         raise line.error(f"{signature.name} still needs {', '.join(missing)}", operation.column)

@@ -99,6 +99,7 @@ WRONG = {
     "missing value": (13, "  h = rms_norm", 7, "rms_norm still needs x, eps"),
     "missing tensor": (11, "  x = embed tokens", 7, "embed still needs table"),
     "missing attribute": (13, "  h = rms_norm x, blk.{i}.norm.weight", 7, "rms_norm still needs eps"),
+    "missing shape": (13, "  h = part x, 0", 7, "part still needs a [shape]"),
     "missing value before an attribute": (13, "  h = attention x, x, scale = 1", 7, "attention still needs v"),
     "word where a tensor is": (
         14,

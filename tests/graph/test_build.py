@@ -1,6 +1,7 @@
 """Lowering a definition over a model: the graph it gives, and what a model that doesn't fit is told."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ggufc.frontend.errors import InputError, UnsupportedError
 from ggufc.frontend.ggml_types import by_name
 from ggufc.frontend.gguf.file import TensorInfo
 from ggufc.frontend.hyperparameters import evaluate
+from ggufc.frontend.operations import OPERATIONS, Signature
 from ggufc.graph.build import Built, build
 from ggufc.graph.ir import Graph
 from ggufc.graph.text import print_graph
@@ -213,6 +215,43 @@ def test_what_no_part_of_a_value_takes_is_told() -> None:
     with pytest.raises(InputError, match="p = linear: no step takes half 1 of the last axis"):
         built(text=halves)
     assert built(text=halves.replace("b = half p, 0", "b = half p, 1"))
+
+
+EVERY_KIND_OF_VALUE = """\
+  wide = linear x, blk.{i}.proj.weight, [4, 8]
+  chosen = top_k x, k = 2
+  weighed = route x, chosen
+  each = expert_linear x, chosen, blk.{i}.experts.weight
+"""
+VALUES = ("tokens", "positions", "x", "wide", "chosen", "weighed", "each")
+TENSORS = ("blk.{i}.proj.weight", "blk.{i}.experts.weight", "blk.{i}.norm.weight")
+
+
+def spellings(signature: Signature) -> Iterator[str]:
+    """Steps of an operation over values and tensors of every kind, with and without what may be left out."""
+    numbers = [a for a in signature.attributes if a.kind != "word"]
+    words = [f"{a.name} = {word}" for a in signature.attributes if a.kind == "word" for word in a.words[:1]]
+    for values in product(VALUES, repeat=len(signature.values)):
+        for count in range(len(signature.tensors), len(signature.all_tensors) + 1):
+            for tensors in product(TENSORS, repeat=count):
+                for shape in ("", "[4, 8]", "[32]") if signature.shaped else ("",):
+                    for number in (None, 0, 2):
+                        given = [f"{a.name} = {number}" for a in numbers if number is not None]
+                        given += [f"{a.name} = 1" for a in numbers if number is None and a.default is None]
+                        arguments = (*values, *tensors, shape, *words, *given)
+                        yield f"{signature.name} {', '.join(filter(None, arguments))}"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_an_operation_can_not_take_is_told_with_its_place(operation: str) -> None:
+    shapes = SHAPES | {f"blk.{i}.experts.weight": (32, 16, 32) for i in range(2)}
+    shapes |= {f"blk.{i}.norm.weight": (32,) for i in range(2)}
+    for step in islice(spellings(OPERATIONS[operation]), 2000):
+        text = TOY.replace("block\n", f"block\n{EVERY_KIND_OF_VALUE}  made = {step}\n")
+        try:
+            lowered(shapes, text=text)
+        except (InputError, UnsupportedError) as error:
+            assert str(error).startswith("toy.archdef:"), step
 
 
 def test_a_type_without_kernels_is_unsupported_not_wrong() -> None:
