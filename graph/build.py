@@ -259,15 +259,18 @@ class _Builder:
         """What the last step gives.
 
         Raises:
-            InputError: nothing, for it vanished with an optional tensor.
+            InputError: nothing, for it vanished with an optional tensor; or no numbers, such as the tokens themselves.
         """
+        where = Line(self.definition.source, last.line, self.path, last.column)
         if last.result not in self.names:
-            where = Line(self.definition.source, last.line, self.path, last.column)
             raise where.error(
                 f"{last.result!r} is the result, and isn't there: this step, or what it reads, vanishes without an "
                 "optional tensor that the model hasn't"
             )
-        return self.names[last.result]
+        value = self.names[last.result]
+        if value.type.dtype != "f32":
+            raise where.error(f"{last.result!r} is the result, and is {value.type}, wanted f32")
+        return value
 
     def check_experts(self) -> None:
         """What chooses an expert chooses among as many as there are, or one could be read that the file hasn't.

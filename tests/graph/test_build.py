@@ -217,6 +217,12 @@ def test_what_no_part_of_a_value_takes_is_told() -> None:
     assert built(text=halves.replace("b = half p, 0", "b = half p, 1"))
 
 
+@pytest.mark.parametrize("step", ["copy tokens", "copy positions", "top_k x, 2", "pool tokens, 0"])
+def test_a_result_is_made_of_numbers(step: str) -> None:
+    with pytest.raises(InputError, match=r"^toy.archdef:19:7: 'x' is the result, and is i32\[T(, 2)?\], wanted f32"):
+        built(text=TOY.replace("x = softcap x, cap", f"x = {step}"))
+
+
 EVERY_KIND_OF_VALUE = """\
   wide = linear x, blk.{i}.proj.weight, [4, 8]
   chosen = top_k x, k = 2
