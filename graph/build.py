@@ -223,7 +223,7 @@ class _Builder:
             if expression is None:
                 assert attribute.default is not None
                 default = operands[0].type.shape[-1] if attribute.default == WHOLE else attribute.default
-                if isinstance(default, str) and attribute.kind != "word":
+                if isinstance(default, str):  # a symbol, as of the tokens
                     raise where.error(f"{step.operation}: takes rows of numbers, found {operands[0].type}")
                 attributes[attribute.name] = default
             elif isinstance(expression, str):

@@ -35,7 +35,7 @@ def outline(definition: ArchDef, model: Model) -> dict[str, Any]:
             for kind in choice
         ],
         "steps": list(_outlined_steps(definition, model)),
-        "ignored": sorted(model.file.tensors.keys() - _tensors_read(model) - set(model.unread)),
+        "ignored": sorted(model.file.tensors.keys() - tensors_read(model) - set(model.unread)),
         "unread_tensors": list(model.unread),
         "unread_keys": _unread_keys(definition, model),
         "unread": report(definition, model),
@@ -88,7 +88,8 @@ def _operations(model: Model) -> Iterator[Op]:
         yield from (op for op in model.embedding.ops if op.line not in shared)
 
 
-def _tensors_read(model: Model) -> set[str]:
+def tensors_read(model: Model) -> set[str]:
+    """The names in the file of the tensors that some operation reads."""
     return {weight.stored_name for op in _operations(model) for weight in op.weights}
 
 

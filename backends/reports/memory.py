@@ -7,6 +7,7 @@ from ...frontend.errors import InputError
 from ...frontend.ggml_types import by_name
 from ...graph.ir import Graph, Value
 from ...graph.model import Model
+from ...graph.report import tensors_read
 from ...passes import pipeline
 from ..caches import KV_TYPES, chosen_kv
 from ..sessions.rings import CHUNK
@@ -27,16 +28,10 @@ def plan(model: Model) -> dict[str, Any]:
     made = pipeline.prefill(model.graph, chosen_kv(model.graph)) if decoder else pipeline.encode(model.graph)
     graph = pipeline.fused(made)
     return {
-        "weights": sum(model.file.tensors[name].nbytes for name in _read(model)),
+        "weights": sum(model.file.tensors[name].nbytes for name in tensors_read(model)),
         "caches": {kv: _cache_bytes(model, kv) for kv in _cache_types(model)} if decoder else {},
         "scratch": {tokens: scratch_bytes(graph, tokens) for tokens in (1, CHUNK)},
     }
-
-
-def _read(model: Model) -> set[str]:
-    """The tensors that some operation reads."""
-    graphs = [graph for graph in (model.graph, model.embedding) if graph]
-    return {weight.stored_name for graph in graphs for weight in graph.weights().values()}
 
 
 def lengths(context: int) -> list[int]:
